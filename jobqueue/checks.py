@@ -1,0 +1,105 @@
+"""System checks: what is wrong with a project's use of the queue, before it costs a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import get_commands
+from django.db import DEFAULT_DB_ALIAS, router
+
+from jobqueue import conf
+
+_SPANS = ("LEASE", "POLL_INTERVAL", "DRAIN_TIMEOUT", "KEEP_SUCCEEDED", "KEEP_ATTEMPTS")
+_NUMBERS = ("MAX_ATTEMPTS", "MAX_PAYLOAD_BYTES", "CONCURRENCY")
+
+
+@checks.register("jobqueue")
+def check_settings(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """The JOBQUEUE setting holds known keys with sensible values."""
+    try:
+        given = conf.get()
+    except (ImproperlyConfigured, TypeError) as error:
+        return [checks.Error(str(error), id="jobqueue.E001")]
+    found: list[checks.CheckMessage] = []
+    for name in _SPANS:
+        value = getattr(given, name)
+        if not isinstance(value, timedelta) or value < timedelta(0):
+            found.append(_wrong(name, "a timedelta that is not negative", value))
+    for name in _NUMBERS:
+        value = getattr(given, name)
+        if type(value) is not int or value < 1:
+            found.append(_wrong(name, "a whole number of at least 1", value))
+    return found
+
+
+def _wrong(name: str, expected: str, value: object) -> checks.Error:
+    return checks.Error(f"JOBQUEUE[{name!r}] must be {expected}, not {value!r}", id="jobqueue.E002")
+
+
+@checks.register("jobqueue")
+def check_command_name(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """``manage.py runworker`` runs our worker (Django Channels has a command of that name, too)."""
+    owner = get_commands().get("runworker")
+    if owner is None or getattr(owner, "name", owner) == "jobqueue":
+        return []
+    return [
+        checks.Warning(
+            f"'manage.py runworker' runs the command of {owner}, which comes before jobqueue in "
+            "INSTALLED_APPS",
+            hint="Start workers with 'manage.py jobqueue_worker'.",
+            id="jobqueue.W001",
+        )
+    ]
+
+
+@checks.register("jobqueue")
+def check_database_alias(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """Jobs are where most callers' transactions are."""
+    from jobqueue.models import Job
+
+    alias = router.db_for_write(Job)
+    if alias == DEFAULT_DB_ALIAS:
+        return []
+    return [
+        checks.Warning(
+            f"a database router keeps jobs in {alias!r}: enqueue commits and rolls back only with "
+            f"transactions on that database",
+            hint="Keep jobs in the database of the rows that they refer to.",
+            id="jobqueue.W002",
+        )
+    ]
+
+
+@checks.register("jobqueue", deploy=True)
+def check_network_timeouts(
+    app_configs: Sequence[AppConfig] | None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """A worker that is cut off from PostgreSQL notices: libpq alone would wait for ever."""
+    from jobqueue.models import Job
+
+    database = settings.DATABASES.get(router.db_for_write(Job), {})
+    options, host = database.get("OPTIONS", {}), str(database.get("HOST", ""))
+    if not str(database.get("ENGINE", "")).endswith("postgresql") or not host or host[0] in "/@":
+        return []
+    if "tcp_user_timeout" in options or "keepalives_idle" in options:
+        return []
+    return [
+        checks.Warning(
+            "the database options set neither 'tcp_user_timeout' nor 'keepalives_idle': a worker "
+            "that is cut off from the database without a reset waits for ever",
+            hint="See 'Network' in the operations documentation of jobqueue.",
+            id="jobqueue.W003",
+        )
+    ]

@@ -1,0 +1,110 @@
+"""The values that pass between the worker, the lifecycle and the stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from jobqueue.states import Outcome, Reason, Status
+
+
+class JobRequest(NamedTuple):
+    """One validated job on its way into the table; ``args`` and ``kwargs`` are JSON text."""
+
+    task: str
+    args: str
+    kwargs: str
+    version: int
+    queue_name: str
+    priority: int
+    max_attempts: int
+    run_at: Any  # an aware datetime, or None
+    run_in: float | None  # seconds from the database's now
+    correlation_id: str
+    actor: str
+    trace: str | None
+
+
+class Claim(NamedTuple):
+    """What a worker holds of a job: enough to run it and, by ``fence``, to settle it."""
+
+    id: int
+    fence: int
+    task: str
+    args: str
+    kwargs: str
+    version: int
+    queue_name: str
+    priority: int
+    attempts: int
+    max_attempts: int
+    attempts_forgiven: int
+    claimed_by: str
+    correlation_id: str
+    actor: str
+    trace: str | None
+
+    @property
+    def has_attempts_left(self) -> bool:
+        """Whether the job may be tried again should this attempt fail."""
+        return self.attempts < self.max_attempts
+
+    @property
+    def tries(self) -> int:
+        """The number of this attempt within its budget: snoozes and earlier lives do not count."""
+        return max(self.attempts - self.attempts_forgiven, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong, as text that every database can store."""
+
+    error_class: str = ""
+    message: str = ""
+    traceback: str = ""
+    fingerprint: str = ""
+
+
+NO_FAILURE = Failure()
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What became of a claim: decided by the runner, written by the store if the fence holds.
+
+    ``status`` is where the job goes; None means to the dead letters, for ``reason``. ``started``
+    and ``finished`` are on this process's monotonic clock: the statement that records them turns
+    them into the database's time by their age.
+    """
+
+    claim: Claim
+    outcome: Outcome
+    status: Status | None
+    reason: Reason | None = None
+    delay: timedelta | None = None
+    result: str | None = None
+    failure: Failure = NO_FAILURE
+    started: float = 0.0  # time.monotonic() of this process
+    finished: float = 0.0
+
+    @property
+    def duration(self) -> float:
+        """How long the attempt ran, in seconds."""
+        return self.finished - self.started
+
+
+@dataclass(slots=True)
+class Lease:
+    """The lease on one claim as this process knows it, on its monotonic clock.
+
+    ``ends`` is counted from before the claim was sent, so it is never later than the database's
+    ``claimed_until``.
+    """
+
+    claim: Claim
+    span: float  # seconds
+    claimed: float  # time.monotonic(), as are the next
+    ends: float
+    lost: bool = False
+    cancel_requested: bool = False

@@ -1,0 +1,34 @@
+"""Which database holds the jobs, and how much of it one statement touches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TypeVar
+
+from django.db import router
+
+from jobqueue import stores
+from jobqueue.models import Job
+
+T = TypeVar("T")
+
+#: Rows in one statement, for what may touch many.
+BATCH = 1000
+
+
+def alias(using: str | None = None) -> str:
+    """Return the database alias given, or the one that the routers write jobs to."""
+    return using or router.db_for_write(Job)
+
+
+def store(using: str | None = None) -> stores.Store:
+    """Return the statements for that database."""
+    return stores.get(alias(using))
+
+
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
+    """Cut ``items`` into lists of at most BATCH."""
+    rest = iter(items)
+    while batch := list(islice(rest, BATCH)):
+        yield batch

@@ -1,0 +1,87 @@
+"""Enqueue: write jobs in the caller's transaction, after everything that could be wrong was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from jobqueue import conf, payload
+from jobqueue.claims import JobRequest
+from jobqueue.context import inherited_correlation_id
+from jobqueue.exceptions import InvalidJob
+from jobqueue.lifecycle.alias import BATCH, alias, batches, store
+from jobqueue.models import Job
+from jobqueue.registry import Call
+from jobqueue.stores.base import Inserted
+
+
+def enqueue(call: Call, *, using: str | None = None) -> Job:
+    """Write one job and return it; raise InvalidJob, before any SQL, if it could not be kept."""
+    request = _request(call)
+    using = alias(using)
+    inserted = store(using).insert(request)
+    return _as_job(call, request, inserted, using)
+
+
+def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[int]:
+    """Write jobs, all or none, and return their ids in the order of the calls.
+
+    Raise InvalidJob, before any SQL, with the index of the first that could not be kept.
+    """
+    requests = [_numbered_request(index, call) for index, call in enumerate(calls)]
+    if len(requests) <= BATCH:
+        return store(using).insert_many(requests) if requests else []
+    with transaction.atomic(using=alias(using)):
+        return [pk for batch in batches(requests) for pk in store(using).insert_many(batch)]
+
+
+def _numbered_request(index: int, call: Call) -> JobRequest:
+    try:
+        return _request(call)
+    except InvalidJob as error:
+        error.args = (f"job {index}: {error}",)
+        raise
+
+
+def _request(call: Call) -> JobRequest:
+    task, args, kwargs = call
+    task.check_arguments(args, kwargs)
+    args_text = payload.dumps(list(args), name="args")
+    kwargs_text = payload.dumps(kwargs, name="kwargs")
+    payload.check_size(args_text, kwargs_text, name="args and kwargs")
+    run_after = task.run_after
+    return JobRequest(
+        task=task.name,
+        args=args_text,
+        kwargs=kwargs_text,
+        version=task.version,
+        queue_name=task.queue_name,
+        priority=task.priority,
+        max_attempts=task.max_attempts or conf.get().MAX_ATTEMPTS,
+        run_at=run_after if isinstance(run_after, datetime) else None,
+        run_in=run_after.total_seconds() if isinstance(run_after, timedelta) else None,
+        correlation_id=task.correlation_id or inherited_correlation_id(),
+        actor=task.actor,
+        trace=None,
+    )
+
+
+def _as_job(call: Call, request: JobRequest, inserted: Inserted, using: str) -> Job:
+    given = request._asdict()
+    for name in ("args", "kwargs", "trace", "run_at", "run_in"):
+        del given[name]
+    unchanged = {"attempts": 0, "attempts_forgiven": 0, "replays": 0, "fence": 0}
+    job = Job(
+        args=list(call.args),
+        kwargs=dict(call.kwargs),
+        last_error="",
+        cancel_requested=False,
+        **given,
+        **unchanged,
+        **inserted._asdict(),
+    )
+    job._state.adding = False
+    job._state.db = using
+    return job

@@ -1,0 +1,95 @@
+"""What every worker does for all jobs, now and then: promote, rescue, prune."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import repeat
+from time import monotonic
+from typing import Any
+
+from django.db.models import QuerySet
+
+from jobqueue import conf
+from jobqueue.claims import Failure, Settlement
+from jobqueue.lifecycle.alias import BATCH, alias, store
+from jobqueue.lifecycle.settling import settle
+from jobqueue.models import Attempt, DeadLetter, Job
+from jobqueue.states import Outcome, Reason, Status
+from jobqueue.stores.base import Expired, Look
+
+
+def look(*, using: str | None = None) -> Look:
+    """Return which queues have pending jobs, and whether anything is to be promoted or rescued."""
+    return store(using).look()
+
+
+def promote(*, limit: int = BATCH, using: str | None = None) -> int:
+    """Make scheduled jobs that are due pending; return how many."""
+    return store(using).promote(limit=limit)
+
+
+def rescue(*, limit: int = BATCH, using: str | None = None) -> int:
+    """Take over jobs whose lease has run out; return how many.
+
+    The lost attempt is recorded. The job is pending again at once, since its lease was delay
+    enough, or out of attempts and dead.
+    """
+    with store(using).transaction():
+        expired = store(using).lock_expired(limit=limit)
+        return len(settle([_lost(each) for each in expired], using=using)) if expired else 0
+
+
+def _lost(expired: Expired) -> Settlement:
+    claim, now = expired.claim, monotonic()
+    goes_on = claim.has_attempts_left
+    message = f"worker {claim.claimed_by} let its lease run out"
+    return Settlement(
+        claim,
+        Outcome.LOST,
+        status=Status.PENDING if goes_on else None,
+        reason=None if goes_on else Reason.WORKER_LOST,
+        failure=Failure(error_class="LeaseLost", message=message, fingerprint="lost"),
+        started=now - expired.claimed_ago,
+        finished=now - expired.expired_ago,
+    )
+
+
+def prune(
+    *, dry_run: bool = False, most_batches: int | None = None, using: str | None = None
+) -> dict[str, int]:
+    """Delete what is older than the KEEP settings, a batch and a transaction at a time.
+
+    Return how many jobs, dead letters and attempts went, or with ``dry_run`` would go.
+    ``most_batches`` bounds how many batches of each kind one call deletes.
+    """
+    using = alias(using)
+    act = _count if dry_run else partial(_delete, using=using, most_batches=most_batches)
+    keep, counts = conf.get(), {}
+    jobs = Job.objects.using(using).finished_before(keep.KEEP_SUCCEEDED)
+    counts["jobs"] = act(jobs, order="finished_at")
+    if keep.KEEP_DEAD_LETTERS is not None:
+        letters = DeadLetter.objects.using(using).died_before(keep.KEEP_DEAD_LETTERS)
+        counts["dead letters"] = act(letters, order="died_at")
+    attempts = Attempt.objects.using(using).orphaned_before(keep.KEEP_ATTEMPTS)
+    counts["attempts"] = act(attempts, order="pk")
+    return counts
+
+
+def _count(rows: QuerySet[Any], *, order: str) -> int:
+    return rows.count()
+
+
+def _delete(rows: QuerySet[Any], *, order: str, using: str, most_batches: int | None) -> int:
+    """Delete rows in the order of an indexed column, going on where the last batch ended."""
+    deleted, last = 0, None
+    for _ in repeat(None) if most_batches is None else repeat(None, most_batches):
+        rest = rows if last is None else rows.filter(**{f"{order}__gte": last})
+        with store(using).transaction():
+            locked = store(using).lock(rest.order_by(order), skip_locked=True)
+            batch = list(locked.values_list("pk", order)[:BATCH])
+            if batch:
+                deleted += rows.filter(pk__in=[pk for pk, _ in batch]).delete()[0]
+                last = batch[-1][1]
+        if len(batch) < BATCH:
+            break
+    return deleted

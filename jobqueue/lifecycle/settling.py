@@ -1,0 +1,88 @@
+"""Settle: the one door through which an outcome enters, and the fence is at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from time import monotonic
+
+from django.db import transaction
+
+from jobqueue import conf, signals
+from jobqueue.claims import Claim, Settlement
+from jobqueue.lifecycle.alias import alias, store
+from jobqueue.models import Attempt, Job
+from jobqueue.states import Outcome, Status
+from jobqueue.stores import Store
+
+Write = Callable[[Sequence[Settlement]], set[int]]
+
+
+def settle(
+    settlements: Sequence[Settlement], *, using: str | None = None, again: bool = False
+) -> set[int]:
+    """Record outcomes with their attempts, each only if its claim's fence still holds.
+
+    Return the ids that were settled. For the others the lease was lost and nothing was written.
+    ``again`` says that an earlier try may have been committed without our knowing: what it recorded
+    counts as settled.
+    """
+    using = alias(using)
+    writes = _writes(store(using), settlements)
+    if len(writes) == 1:
+        [(write, group)] = writes.items()
+        settled = write(group)
+    else:
+        with transaction.atomic(using=using):
+            settled = set().union(*(write(group) for write, group in writes.items()))
+    if again:
+        settled |= _recorded_before(settlements, using)
+    announce = partial(_announce, settlements, settled)
+    transaction.on_commit(announce, using=using, robust=True)
+    return settled
+
+
+def _recorded_before(settlements: Sequence[Settlement], using: str) -> set[int]:
+    claims = {(each.claim.id, each.claim.fence) for each in settlements}
+    attempts = Attempt.objects.using(using).filter(job_id__in=[job_id for job_id, _ in claims])
+    return {pair[0] for pair in claims.intersection(attempts.values_list("job_id", "fence"))}
+
+
+def _writes(store: Store, settlements: Sequence[Settlement]) -> dict[Write, list[Settlement]]:
+    keeps_succeeded = conf.get().KEEP_SUCCEEDED > timedelta(0)
+    writes: dict[Write, list[Settlement]] = {}
+    for settlement in settlements:
+        if settlement.status is None:
+            write: Write = store.bury
+        elif settlement.status == Status.SUCCEEDED and not keeps_succeeded:
+            write = store.delete
+        else:
+            write = store.settle
+        writes.setdefault(write, []).append(settlement)
+    return writes
+
+
+def _announce(settlements: Sequence[Settlement], settled: set[int]) -> None:
+    for settlement in settlements:
+        held = settlement.claim.id in settled
+        signal = signals.settled if held else signals.lease_lost
+        signal.send_robust(Job, settlement=settlement)
+
+
+def release(claims: Iterable[Claim], *, using: str | None = None) -> set[int]:
+    """Hand back claims whose handler was not started; their attempts are not counted."""
+    return settle([_handed_back(claim, Outcome.RELEASED) for claim in claims], using=using)
+
+
+def interrupt(claims: Iterable[Claim], *, using: str | None = None) -> set[int]:
+    """Give up claims whose handler still runs, at a forced exit; others may take them at once.
+
+    The attempt is recorded, and forgiven.
+    """
+    return settle([_handed_back(claim, Outcome.INTERRUPTED) for claim in claims], using=using)
+
+
+def _handed_back(claim: Claim, outcome: Outcome) -> Settlement:
+    now = monotonic()
+    return Settlement(claim, outcome, Status.PENDING, started=now, finished=now)

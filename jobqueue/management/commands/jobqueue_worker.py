@@ -1,0 +1,3 @@
+"""The worker under a name that no other app has (Django Channels has a ``runworker``, too)."""
+
+from jobqueue.management.commands.runworker import Command as Command

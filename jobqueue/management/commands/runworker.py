@@ -1,0 +1,87 @@
+"""Run a worker: claim jobs, run them, record what became of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from argparse import ArgumentParser
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from jobqueue import conf, lifecycle, logs
+from jobqueue.worker import Worker, WorkerOptions, banner
+from jobqueue.worker.options import parse_queues
+from jobqueue.worker.stopping import stop_with_parent
+from jobqueue.worker.supervisor import SUPERVISED, Supervisor
+
+
+class Command(BaseCommand):
+    """Claims jobs and runs them until it is told to stop."""
+
+    help = (
+        "Run a worker. SIGTERM or Ctrl-C drains: running jobs finish, claimed ones are handed back. "
+        "Exit codes: 0 after a clean drain, 1 when running jobs had to be given up."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the options; spans are in seconds."""
+        add, defaults = parser.add_argument, conf.get()
+        add("--queues", help="serve these, in this order, e.g. mail,reports:2 (2 at once); default: all")
+        add("--exclude-queues", help="serve all queues but these, e.g. reports,video")
+        add("--concurrency", type=int, default=defaults.CONCURRENCY, help="jobs at once in a process")
+        add("--processes", type=int, default=1, help="worker processes to keep alive")
+        add("--until-empty", action="store_true", help="exit when no job is due any more")
+        add("--max-jobs", type=int, help="exit after this many jobs")
+        add("--lease", type=_seconds, default=defaults.LEASE, help="seconds a claim lasts unextended")
+        add("--drain-timeout", type=_seconds, default=defaults.DRAIN_TIMEOUT, help="seconds to finish")
+        add("--poll-interval", type=_seconds, default=defaults.POLL_INTERVAL, help="seconds, if idle")
+        add("--name", default="", help="how it signs its claims; default: host, process id and more")
+        add("--database", help="alias of the database that holds the jobs")
+
+    def handle(self, **options: Any) -> None:
+        """Run until stopped, and exit with the worker's code."""
+        if options["processes"] > 1:
+            sys.exit(Supervisor.from_command(options).run())
+        worker = Worker(_worker_options(options))
+        logs.show_in_foreground(options["verbosity"])
+        if options["verbosity"]:
+            self.stdout.write(banner.text(worker.options))
+        if os.environ.get(SUPERVISED):
+            stop_with_parent(worker.request_stop)
+        code = worker.run()
+        if worker.left_handlers_running:
+            logging.shutdown()
+            self.stdout.flush()
+            os._exit(code)  # the handlers' threads would go on until the interpreter has ended
+        if code:
+            sys.exit(code)
+
+
+def _seconds(text: str) -> timedelta:
+    return timedelta(seconds=float(text))
+
+
+def _parsed(queues: str | None) -> dict[str, int | None]:
+    return {} if queues is None else parse_queues(queues)
+
+
+def _worker_options(options: dict[str, Any]) -> WorkerOptions:
+    """Turn the parsed command line into the worker's options; raise CommandError if they clash."""
+    try:
+        return WorkerOptions(
+            using=lifecycle.alias(options["database"]),
+            name=options["name"],
+            queues=_parsed(options["queues"]),
+            exclude=frozenset(_parsed(options["exclude_queues"])),
+            concurrency=options["concurrency"],
+            lease=options["lease"],
+            drain_timeout=options["drain_timeout"],
+            poll_interval=options["poll_interval"],
+            until_empty=options["until_empty"],
+            max_jobs=options["max_jobs"],
+        )
+    except ValueError as error:
+        raise CommandError(str(error)) from error

@@ -1,0 +1,116 @@
+"""The names of the sets that the lifecycle, the admin and the figures speak of."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from django.apps import apps
+from django.db.models import (
+    DateTimeField,
+    DurationField,
+    Exists,
+    ExpressionWrapper,
+    F,
+    OuterRef,
+    QuerySet,
+    Value,
+)
+from django.db.models.functions import Now
+
+from jobqueue.states import FINISHED, Status
+
+if TYPE_CHECKING:
+    from jobqueue.models import Attempt, DeadLetter, Job, Worker
+
+    _Jobs = QuerySet[Job]
+    _Attempts = QuerySet[Attempt]
+    _DeadLetters = QuerySet[DeadLetter]
+    _Workers = QuerySet[Worker]
+else:
+    _Jobs = _Attempts = _DeadLetters = _Workers = QuerySet
+
+
+def ago(span: timedelta) -> ExpressionWrapper:
+    """The instant ``span`` before now, by the database's clock."""
+    return ExpressionWrapper(Now() - Value(span), output_field=DateTimeField())
+
+
+def from_now(span: timedelta) -> ExpressionWrapper:
+    """The instant ``span`` after now, by the database's clock."""
+    return ExpressionWrapper(Now() + Value(span), output_field=DateTimeField())
+
+
+class JobQuerySet(_Jobs):
+    """Sets of live jobs."""
+
+    def pending(self) -> JobQuerySet:
+        """Jobs that can run now."""
+        return self.filter(status=Status.PENDING)
+
+    def scheduled(self) -> JobQuerySet:
+        """Jobs that wait for their time: delayed, or between two attempts."""
+        return self.filter(status=Status.SCHEDULED)
+
+    def due(self) -> JobQuerySet:
+        """Scheduled jobs whose time has come."""
+        return self.scheduled().filter(run_after__lte=Now())
+
+    def claimed(self) -> JobQuerySet:
+        """Jobs that some worker holds or held."""
+        return self.filter(status=Status.CLAIMED)
+
+    def in_flight(self) -> JobQuerySet:
+        """Claimed jobs whose lease still runs."""
+        return self.claimed().filter(claimed_until__gt=Now())
+
+    def expired(self) -> JobQuerySet:
+        """Claimed jobs whose lease has run out: lost, until a worker rescues them."""
+        return self.claimed().filter(claimed_until__lte=Now())
+
+    def finished(self) -> JobQuerySet:
+        """Succeeded and cancelled jobs."""
+        return self.filter(status__in=FINISHED)
+
+    def finished_before(self, span: timedelta) -> JobQuerySet:
+        """Finished jobs that ended more than ``span`` ago."""
+        return self.finished().filter(finished_at__lt=ago(span))
+
+    def with_time_left(self) -> JobQuerySet:
+        """Annotate ``time_left`` with what is left of the lease by the database's clock."""
+        left = ExpressionWrapper(F("claimed_until") - Now(), output_field=DurationField())
+        return self.annotate(time_left=left)
+
+
+class AttemptQuerySet(_Attempts):
+    """Sets of attempts."""
+
+    def of(self, job_id: int) -> AttemptQuerySet:
+        """The attempts of one job, oldest first."""
+        return self.filter(job_id=job_id).order_by("number")
+
+    def orphaned_before(self, span: timedelta) -> AttemptQuerySet:
+        """Attempts more than ``span`` old whose job is neither live nor a dead letter any more."""
+        job = self.model._meta.get_field("job").related_model
+        letter = apps.get_model("jobqueue", "DeadLetter")
+        return self.filter(
+            ~Exists(job._base_manager.filter(pk=OuterRef("job_id"))),
+            ~Exists(letter._base_manager.filter(pk=OuterRef("job_id"))),
+            finished_at__lt=ago(span),
+        )
+
+
+class DeadLetterQuerySet(_DeadLetters):
+    """Sets of dead letters."""
+
+    def died_before(self, span: timedelta) -> DeadLetterQuerySet:
+        """Dead letters more than ``span`` old."""
+        return self.filter(died_at__lt=ago(span))
+
+
+class WorkerQuerySet(_Workers):
+    """Sets of worker processes."""
+
+    def silent_for(self, span: timedelta) -> WorkerQuerySet:
+        """Workers whose last heartbeat is more than ``span`` ago."""
+        return self.filter(heartbeat_at__lt=ago(span))

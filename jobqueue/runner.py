@@ -1,0 +1,182 @@
+"""One attempt: call the task, and turn whatever happens into one settlement.
+
+The only place that swallows an exception of a handler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import threading
+from collections.abc import Callable
+from contextvars import Context
+from time import monotonic
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db import transaction
+
+from jobqueue import authorisation, lifecycle, payload, registry, signals, verdicts
+from jobqueue.claims import NO_FAILURE, Failure, Lease, Settlement
+from jobqueue.context import JobContext, current
+from jobqueue.exceptions import (
+    InvalidPayload,
+    LeaseLost,
+    PayloadRefused,
+    TimedOut,
+    UnsupportedVersion,
+)
+from jobqueue.models import Job
+from jobqueue.registry import Task
+from jobqueue.states import Outcome, Status
+from jobqueue.transactions import none_left_open
+
+
+class Attempt:
+    """One attempt at a claimed job, run by one thread and watched by another."""
+
+    def __init__(
+        self, lease: Lease, *, using: str, on_deadline: Callable[[], None] | None = None
+    ) -> None:
+        self.lease = lease
+        self.claim = lease.claim
+        self.using = using
+        self.task: Task[..., Any] | None = None
+        self.started = monotonic()
+        #: When the attempt has run for too long, on the monotonic clock.
+        self.deadline: float | None = None
+        self._on_deadline = on_deadline
+        self.was_interrupted = False
+        self.is_settled = False
+        #: Its outcome was recorded without it, since its handler could not be stopped.
+        self.is_abandoned = False
+        self._thread: int | None = None
+        self._lock = threading.Lock()
+
+    def run(self) -> Settlement:
+        """Run the task and return what became of it; an atomic one may be settled already."""
+        try:
+            # A context of its own: language, time zone and context variables start afresh and
+            # are gone afterwards.
+            return Context().run(self._run)
+        except BaseException as error:  # noqa: BLE001 - SystemExit is a failed attempt, too
+            return verdicts.failed(self.claim, self.task, error, started=self.started)
+
+    def _run(self) -> Settlement:
+        self.task = task = registry.get(self.claim.task)
+        args, kwargs = self._arguments(task)
+        if task.permission:
+            authorisation.check(task.permission, self.claim.actor)
+        if task.timeout:
+            self.deadline = self.started + task.timeout.total_seconds()
+            if self._on_deadline:
+                self._on_deadline()
+        context = JobContext(self.claim, self.lease, self.deadline, self._extend)
+        current.set(context)
+        if task.takes_context:
+            args = [context, *args]
+        signals.started.send_robust(Job, claim=self.claim)
+        run = self._run_atomic if task.atomic else self._run_plain
+        return run(task, args, kwargs)
+
+    def _arguments(self, task: Task[..., Any]) -> tuple[list[Any], dict[str, Any]]:
+        try:
+            args, kwargs = payload.loads(self.claim.args, self.claim.kwargs)
+        except InvalidPayload as error:
+            raise PayloadRefused(str(error)) from error
+        version = self.claim.version
+        if version == task.version:
+            return args, kwargs
+        if version < task.version and task.upgrade:
+            return task.upgrade(version, args, kwargs)
+        raise UnsupportedVersion(
+            f"the payload has version {version}, and {task.name} reads version {task.version}"
+        )
+
+    def _run_plain(self, task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Settlement:
+        with none_left_open():
+            result = self._call(task, args, kwargs)
+        return self._succeeded(result)
+
+    def _run_atomic(
+        self, task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> Settlement:
+        """Let the handler's writes and its acknowledgement commit together, or not at all."""
+        with transaction.atomic(using=self.using):
+            settlement = self._run_plain(task, args, kwargs)
+            if not lifecycle.settle([settlement], using=self.using):
+                raise LeaseLost(f"the lease on job {self.claim.id} was lost; its writes roll back")
+        self.is_settled = True
+        return settlement
+
+    def _call(self, task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+        function = task.function
+        if inspect.iscoroutinefunction(function):
+            function = async_to_sync(function)
+        self._thread = threading.get_ident()
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if _is_about_the_call(error):
+                raise PayloadRefused(f"the payload does not fit {task.name}: {error}") from None
+            raise
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._thread = None
+        if self.was_interrupted:
+            for _ in range(1000):  # the interpreter delivers a pending TimedOut at a loop's turn
+                pass
+
+    def _succeeded(self, result: Any) -> Settlement:
+        text, failure = _as_json(result)
+        return Settlement(
+            self.claim,
+            Outcome.SUCCEEDED,
+            Status.SUCCEEDED,
+            result=text,
+            failure=failure,
+            started=self.started,
+            finished=monotonic(),
+        )
+
+    def _extend(self, lease: Lease) -> bool:
+        lifecycle.extend([lease], using=self.using)
+        return not lease.lost
+
+    def interrupt(self) -> None:
+        """Raise TimedOut in the handler's thread; called from another thread.
+
+        It arrives between two instructions of Python, so a handler that waits in C code gets it
+        when that returns.
+        """
+        if not self._lock.acquire(timeout=1):
+            return
+        try:
+            if self._thread is not None:
+                self.was_interrupted = True
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(TimedOut)
+                )
+        finally:
+            self._lock.release()
+
+
+def _is_about_the_call(error: TypeError) -> bool:
+    """Whether the function refused its arguments, rather than failed inside."""
+    tb = error.__traceback__
+    return tb is not None and tb.tb_next is None
+
+
+def _as_json(result: Any) -> tuple[str | None, Failure]:
+    """Return a result as JSON; one that cannot be kept does not undo the work, only says so."""
+    if result is None:
+        return None, NO_FAILURE
+    try:
+        text = payload.dumps(result, name="result")
+        payload.check_size(text, name="the result")
+    except InvalidPayload as error:
+        return None, Failure(message=f"succeeded; the result was not kept: {error}")
+    return text, NO_FAILURE

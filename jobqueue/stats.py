@@ -1,0 +1,104 @@
+"""The figures that say whether the queue is well; ages are by the database's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import islice
+from typing import Any, NamedTuple
+
+from django.db import router
+from django.db.models import Count, DurationField, Expression, ExpressionWrapper, F, Min, QuerySet
+from django.db.models.functions import Now
+
+from jobqueue import conf
+from jobqueue.models import DeadLetter, Job, Worker
+from jobqueue.querysets import ago
+
+#: Oldest ages are looked for in no more lanes (a queue and a priority) than this.
+MOST_LANES = 100
+
+
+class Figures(NamedTuple):
+    """How the queue is at one moment."""
+
+    #: Jobs that can run now.
+    depth: int
+    #: How long the pending job that has waited longest has been due; None when none waits.
+    oldest_age: timedelta | None
+    #: Jobs that a worker holds and whose lease still runs.
+    in_flight: int
+    #: Jobs whose lease has run out: lost, until a worker rescues them.
+    expired: int
+    dead_letters: int
+    #: Workers whose heartbeat is not stale.
+    live_workers: int
+    #: Whether jobs wait, or should by now, and there is no live worker to take them.
+    is_stuck: bool
+
+
+def figures(*, limit: int | None = None, using: str | None = None) -> Figures:
+    """Return all figures; none is counted beyond ``limit``, so that a long queue costs little."""
+    using = using or router.db_for_read(Job)
+    depth, oldest_age = backlog(limit=limit, using=using)
+    jobs = Job.objects.using(using)
+    live = live_workers(using=using)
+    return Figures(
+        depth=depth,
+        oldest_age=oldest_age,
+        in_flight=_count(jobs.in_flight(), limit),
+        expired=_count(jobs.expired(), limit),
+        dead_letters=_count(DeadLetter.objects.using(using), limit),
+        live_workers=live,
+        is_stuck=not live and (depth > 0 or jobs.due().exists()),
+    )
+
+
+def backlog(*, limit: int | None = None, using: str | None = None) -> tuple[int, timedelta | None]:
+    """Return how many jobs are pending, and how long the oldest of them has been due.
+
+    With more of them than ``limit`` the depth is ``limit``, and the age is looked up rather than
+    computed over all.
+    """
+    pending = Job.objects.using(using or router.db_for_read(Job)).pending()
+    found = pending.order_by()[:limit].aggregate(depth=Count("pk"), age=age_of(Min("run_after")))
+    if limit is None or found["depth"] < limit:
+        return found["depth"], found["age"]
+    return limit, max((head.age for head in islice(_lane_heads(pending), MOST_LANES)), default=None)
+
+
+def _lane_heads(pending: QuerySet[Job]) -> Iterator[Any]:
+    """Yield the first pending job of each lane, which is its oldest.
+
+    Each step is a look-up or two in the claim index, where a minimum would read all of it.
+    """
+    order = ("queue_name", "-priority", "run_after", "id")
+    heads = pending.annotate(age=age_of(F("run_after"))).only(*order).order_by(*order)
+    head = heads.first()
+    while head:
+        yield head
+        same_queue = heads.filter(queue_name=head.queue_name)
+        head = (
+            same_queue.filter(priority__lt=head.priority).first()
+            or heads.filter(queue_name__gt=head.queue_name).first()
+        )
+
+
+def live_workers(*, using: str | None = None) -> int:
+    """Return how many workers have a heartbeat that is not stale."""
+    workers = Worker.objects.using(using or router.db_for_read(Worker))
+    return workers.filter(heartbeat_at__gte=ago(stale_after())).count()
+
+
+def stale_after() -> timedelta:
+    """Return after what silence a worker counts as gone: three heartbeats, or one lease."""
+    return conf.get().LEASE
+
+
+def age_of(instant: Expression | F) -> Any:
+    """Return how long ago ``instant`` was, by the database's clock."""
+    return ExpressionWrapper(Now() - instant, output_field=DurationField())
+
+
+def _count(rows: QuerySet[Any], limit: int | None) -> int:
+    return rows.order_by()[:limit].count()

@@ -1,0 +1,145 @@
+"""Everything that is ever said to the database about jobs, a sentence each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+
+from django.db import connections, transaction
+from django.db.models import Model, QuerySet
+
+from jobqueue.claims import Claim, JobRequest, Lease, Settlement
+from jobqueue.models import DeadLetter, Job
+
+M = TypeVar("M", bound=Model)
+
+#: What a job and its dead letter have in common; ``last_error`` is written anew.
+MOVED = [
+    field.name
+    for field in DeadLetter._meta.concrete_fields
+    if field.name in {other.name for other in Job._meta.concrete_fields} - {"last_error"}
+]
+_SAME = ", ".join(
+    name
+    for name in MOVED
+    if name not in {"run_after", "max_attempts", "attempts_forgiven", "replays"}
+)
+# What is not named has its default: pending, due now.
+REVIVE = f"""
+INSERT INTO jobqueue_job ({_SAME}, last_error, max_attempts, attempts_forgiven, replays)
+SELECT {_SAME}, last_error, attempts + max_attempts - attempts_forgiven, attempts, replays + 1
+FROM jobqueue_deadletter"""
+
+
+class Inserted(NamedTuple):
+    """What the database decided about a new job."""
+
+    id: int
+    status: str
+    run_after: datetime
+    enqueued_at: datetime
+
+
+class Expired(NamedTuple):
+    """A claim whose lease has run out; the ages are in seconds, by the database's clock."""
+
+    claim: Claim
+    claimed_ago: float
+    expired_ago: float
+
+
+class Look(NamedTuple):
+    """What there is to do for workers."""
+
+    queue_names: Collection[str]  # those with pending jobs
+    has_due: bool  # scheduled jobs whose time has come
+    has_expired: bool  # claims whose lease has run out
+
+
+class Store(ABC):
+    """The statements for one database; each is one transaction unless the caller has one open."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Open a transaction that may read before it writes."""
+        return transaction.atomic(using=self.using)
+
+    def lock(self, rows: QuerySet[M], *, skip_locked: bool = False) -> QuerySet[M]:
+        """Lock rows as they are read; where rows cannot be locked the transaction has it all."""
+        features = connections[self.using].features
+        if not features.has_select_for_update:
+            return rows
+        skip_locked = skip_locked and features.has_select_for_update_skip_locked
+        return rows.select_for_update(skip_locked=skip_locked)
+
+    def revive(self, ids: Sequence[int]) -> None:
+        """Copy dead letters back to the jobs, under their ids, due now and with a fresh budget.
+
+        The payload goes from column to column, unread: a letter that cannot be read can be moved.
+        """
+        with connections[self.using].cursor() as cursor:
+            marks = ", ".join(["%s"] * len(ids))
+            cursor.execute(f"{REVIVE} WHERE id IN ({marks})", ids)  # noqa: S608 - marks only
+
+    @abstractmethod
+    def insert(self, request: JobRequest) -> Inserted:
+        """Write one job; due at once it is pending, otherwise scheduled."""
+
+    @abstractmethod
+    def insert_many(self, requests: Sequence[JobRequest]) -> list[int]:
+        """Write jobs and return their ids in the order given."""
+
+    @abstractmethod
+    def claim(
+        self,
+        queue_name: str,
+        *,
+        worker: str,
+        limit: int,
+        lease: float,
+        leases: Mapping[str, float],
+    ) -> list[Claim]:
+        """Take up to ``limit`` pending jobs of one queue, best first, and count an attempt of each.
+
+        ``lease`` is in seconds; ``leases`` has the tasks with one of their own.
+        """
+
+    @abstractmethod
+    def extend(self, leases: Sequence[Lease]) -> dict[int, bool]:
+        """Let leases end their span from now; return the ids still held, with "cancel requested"."""
+
+    @abstractmethod
+    def held(self, leases: Sequence[Lease]) -> dict[int, bool]:
+        """Return the ids whose fence still holds, with "cancel requested"; lock and change nothing."""
+
+    # The next three settle claims whose fence still holds, each with its attempt. They return the
+    # ids that were settled; the others lost their lease, and nothing was written for them.
+
+    @abstractmethod
+    def settle(self, settlements: Sequence[Settlement]) -> set[int]:
+        """Give claimed jobs their next status: succeeded, or once more pending or scheduled."""
+
+    @abstractmethod
+    def bury(self, settlements: Sequence[Settlement]) -> set[int]:
+        """Move claimed jobs to the dead letters, with the reason."""
+
+    @abstractmethod
+    def delete(self, settlements: Sequence[Settlement]) -> set[int]:
+        """Delete claimed jobs that succeeded, where succeeded jobs are not kept."""
+
+    @abstractmethod
+    def promote(self, *, limit: int) -> int:
+        """Make scheduled jobs that are due pending, the longest due first; return how many."""
+
+    @abstractmethod
+    def lock_expired(self, *, limit: int) -> list[Expired]:
+        """Lock and return claims whose lease has run out, skipping what others have locked."""
+
+    @abstractmethod
+    def look(self) -> Look:
+        """Return what there is to do, without locking or changing anything."""

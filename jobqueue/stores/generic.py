@@ -1,0 +1,233 @@
+"""The store in the ORM's own words, for every database without hand-written statements."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import Case, DurationField, ExpressionWrapper, F, QuerySet, TextField, Value, When
+from django.db.models.functions import Cast, Now
+
+from jobqueue.claims import Claim, JobRequest, Lease, Settlement
+from jobqueue.models import MAX_LAST_ERROR, Attempt, DeadLetter, Job
+from jobqueue.querysets import JobQuerySet, ago, from_now
+from jobqueue.states import Outcome, Status
+from jobqueue.stores.base import MOVED, Expired, Inserted, Look, Store
+
+_FORGIVEN = (Outcome.SNOOZED, Outcome.INTERRUPTED)
+#: Read as text, so that one unreadable payload condemns only its own job.
+_JSON = ("args", "kwargs", "trace")
+_CLAIM = [Cast(name, TextField()) if name in _JSON else name for name in Claim._fields]
+
+
+class GenericStore(Store):
+    """Any database that Django supports; safe for several workers where rows can be locked."""
+
+    def _jobs(self) -> JobQuerySet:
+        return Job.objects.using(self.using)
+
+    def insert(self, request: JobRequest) -> Inserted:
+        [pk] = self.insert_many([request])
+        decided = self._jobs().values_list("pk", "status", "run_after", "enqueued_at")
+        return Inserted._make(decided.get(pk=pk))
+
+    def insert_many(self, requests: Sequence[JobRequest]) -> list[int]:
+        with self.transaction():
+            jobs = self._jobs().bulk_create([_as_job(request) for request in requests])
+            later = [job.pk for job in jobs if job.status == Status.SCHEDULED]
+            if later:  # the database's clock decides whether they really are
+                self._jobs().due().filter(pk__in=later).update(status=Status.PENDING)
+        return [job.pk for job in jobs]
+
+    def claim(
+        self,
+        queue_name: str,
+        *,
+        worker: str,
+        limit: int,
+        lease: float,
+        leases: Mapping[str, float],
+    ) -> list[Claim]:
+        best = self._jobs().pending().filter(queue_name=queue_name)
+        best = best.order_by("-priority", "run_after", "id")
+        with self.transaction():
+            rows = list(self.lock(best, skip_locked=True).values("pk", "task")[:limit])
+            for span, ids in _by_span(rows, lease, leases).items():
+                self._jobs().filter(pk__in=ids).update(
+                    status=Status.CLAIMED,
+                    attempts=F("attempts") + 1,
+                    fence=F("fence") + 1,
+                    claimed_by=worker,
+                    claimed_at=Now(),
+                    claimed_until=from_now(timedelta(seconds=span)),
+                )
+            return self._read_claims([row["pk"] for row in rows])
+
+    def _read_claims(self, ids: Sequence[int]) -> list[Claim]:
+        claimed = self._jobs().filter(pk__in=ids).order_by("-priority", "run_after", "id")
+        return [Claim._make(row) for row in claimed.values_list(*_CLAIM)]
+
+    def extend(self, leases: Sequence[Lease]) -> dict[int, bool]:
+        held: dict[int, bool] = {}
+        with self.transaction():
+            for lease in sorted(leases, key=lambda lease: lease.claim.id):
+                ours = self._fenced(lease.claim)
+                if ours.update(claimed_until=from_now(timedelta(seconds=lease.span))):
+                    held |= ours.values_list("pk", "cancel_requested")
+        return held
+
+    def held(self, leases: Sequence[Lease]) -> dict[int, bool]:
+        held: dict[int, bool] = {}
+        for lease in leases:
+            held |= self._fenced(lease.claim).values_list("pk", "cancel_requested")
+        return held
+
+    def _fenced(self, claim: Claim) -> JobQuerySet:
+        return self._jobs().filter(
+            pk=claim.id, fence=claim.fence, claimed_until__isnull=False, status=Status.CLAIMED
+        )
+
+    def settle(self, settlements: Sequence[Settlement]) -> set[int]:
+        with self.transaction():
+            return {each.claim.id for each in settlements if self._settle(each)}
+
+    def _settle(self, settlement: Settlement) -> bool:
+        if not self._fenced(settlement.claim).update(**_changes(settlement)):
+            return False
+        self._record([settlement])
+        return True
+
+    def bury(self, settlements: Sequence[Settlement]) -> set[int]:
+        with self.transaction():
+            return {each.claim.id for each in settlements if self._bury(each)}
+
+    def _bury(self, settlement: Settlement) -> bool:
+        ours = self._fenced(settlement.claim)
+        # A write comes first: SQLite cannot turn a read transaction into a write transaction.
+        if not ours.update(last_error=settlement.failure.message[:MAX_LAST_ERROR]):
+            return False
+        job = ours.values(*MOVED).get()
+        failure = settlement.failure
+        DeadLetter.objects.using(self.using).create(
+            **job,
+            last_error=failure.message[:MAX_LAST_ERROR],
+            reason=settlement.reason,
+            error_class=failure.error_class,
+            message=failure.message,
+            fingerprint=failure.fingerprint,
+        )
+        self._record([settlement])
+        ours.delete()
+        return True
+
+    def delete(self, settlements: Sequence[Settlement]) -> set[int]:
+        with self.transaction():
+            gone = [each for each in settlements if self._fenced(each.claim).delete()[0]]
+            self._record(gone)
+        return {each.claim.id for each in gone}
+
+    def _record(self, settlements: Sequence[Settlement]) -> None:
+        Attempt.objects.using(self.using).bulk_create(
+            _as_attempt(each) for each in settlements if each.outcome != Outcome.RELEASED
+        )
+
+    def promote(self, *, limit: int) -> int:
+        with self.transaction():
+            due = self.lock(self._jobs().due().order_by("run_after"), skip_locked=True)
+            ids = list(due.values_list("pk", flat=True)[:limit])
+            return self._jobs().filter(pk__in=ids).update(status=Status.PENDING)
+
+    def lock_expired(self, *, limit: int) -> list[Expired]:
+        expired = self.lock(self._jobs().expired().order_by("pk"), skip_locked=True)
+        rows = expired.values_list(*_CLAIM, _since("claimed_at"), _since("claimed_until"))
+        return [
+            Expired(Claim._make(row[:-2]), row[-2].total_seconds(), row[-1].total_seconds())
+            for row in rows[:limit]
+        ]
+
+    def look(self) -> Look:
+        pending = self._jobs().pending().order_by("queue_name")
+        return Look(
+            queue_names=list(pending.values_list("queue_name", flat=True).distinct()),
+            has_due=self._jobs().due().exists(),
+            has_expired=self._jobs().expired().exists(),
+        )
+
+
+def _as_job(request: JobRequest) -> Job:
+    given = request._asdict()
+    run_at, run_in = given.pop("run_at"), given.pop("run_in")
+    for name in _JSON:
+        given[name] = None if given[name] is None else json.loads(given[name])
+    job = Job(**given)
+    if run_at is not None or run_in is not None:
+        job.status = Status.SCHEDULED
+        job.run_after = run_at or from_now(timedelta(seconds=run_in))  # type: ignore[assignment]
+    return job
+
+
+def _by_span(
+    rows: Iterable[Mapping[str, Any]], lease: float, leases: Mapping[str, float]
+) -> dict[float, list[int]]:
+    ids: dict[float, list[int]] = defaultdict(list)
+    for row in rows:
+        ids[leases.get(row["task"], lease)].append(row["pk"])
+    return ids
+
+
+def _since(field: str) -> ExpressionWrapper:
+    return ExpressionWrapper(Now() - F(field), output_field=DurationField())
+
+
+def _changes(settlement: Settlement) -> dict[str, Any]:
+    """Return what a settlement changes in its job; see SETTLE in the PostgreSQL statements."""
+    changes: dict[str, Any] = {
+        "status": settlement.status,
+        "claimed_by": None,
+        "claimed_at": None,
+        "claimed_until": None,
+    }
+    if settlement.status == Status.SUCCEEDED:
+        changes["finished_at"] = Now()
+    else:
+        changes["status"] = Case(
+            When(cancel_requested=True, then=Value(Status.CANCELLED)),
+            default=Value(settlement.status),
+        )
+        changes["finished_at"] = Case(When(cancel_requested=True, then=Now()), default=None)
+    if settlement.result is not None:
+        changes["result"] = json.loads(settlement.result)
+    if settlement.delay is not None:
+        changes["run_after"] = from_now(settlement.delay)
+    if settlement.outcome == Outcome.RELEASED:
+        changes["attempts"] = F("attempts") - 1
+    if settlement.outcome in _FORGIVEN:
+        changes["max_attempts"] = F("max_attempts") + 1
+        changes["attempts_forgiven"] = F("attempts_forgiven") + 1
+    if settlement.failure.message:
+        changes["last_error"] = settlement.failure.message[:MAX_LAST_ERROR]
+    return changes
+
+
+def _as_attempt(settlement: Settlement) -> Attempt:
+    now = time.monotonic()
+    claim, failure = settlement.claim, settlement.failure
+    return Attempt(
+        job_id=claim.id,
+        number=claim.attempts,
+        fence=claim.fence,
+        task=claim.task,
+        queue_name=claim.queue_name,
+        worker=claim.claimed_by,
+        started_at=ago(timedelta(seconds=now - settlement.started)),
+        finished_at=ago(timedelta(seconds=now - settlement.finished)),
+        outcome=settlement.outcome,
+        error_class=failure.error_class,
+        message=failure.message,
+        traceback=failure.traceback,
+        fingerprint=failure.fingerprint,
+    )

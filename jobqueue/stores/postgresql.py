@@ -1,0 +1,113 @@
+"""The store for PostgreSQL: set-based statements, one round trip each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db import connections
+
+from jobqueue.claims import Claim, JobRequest, Lease, Settlement
+from jobqueue.stores import statements
+from jobqueue.stores.base import Expired, Inserted, Look, Store
+
+
+class PostgreSQLStore(Store):
+    """PostgreSQL 14 and later."""
+
+    def _fetch(self, statement: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(statement, parameters)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
+
+    def insert(self, request: JobRequest) -> Inserted:
+        return Inserted(*self._fetch(statements.INSERT, request)[0])
+
+    def insert_many(self, requests: Sequence[JobRequest]) -> list[int]:
+        columns = [list(column) for column in zip(*requests, strict=True)]
+        return [id_ for (id_,) in self._fetch(statements.INSERT_MANY, columns)]
+
+    def claim(
+        self,
+        queue_name: str,
+        *,
+        worker: str,
+        limit: int,
+        lease: float,
+        leases: Mapping[str, float],
+    ) -> list[Claim]:
+        parameters = {
+            "queue_name": queue_name,
+            "worker": worker,
+            "limit": limit,
+            "lease": lease,
+            "leases": json.dumps(leases),
+        }
+        return [Claim._make(row) for row in self._fetch(statements.CLAIM, parameters)]
+
+    def extend(self, leases: Sequence[Lease]) -> dict[int, bool]:
+        given = {
+            "ids": [lease.claim.id for lease in leases],
+            "fences": [lease.claim.fence for lease in leases],
+            "spans": [lease.span for lease in leases],
+        }
+        return dict(self._fetch(statements.EXTEND, given))
+
+    def held(self, leases: Sequence[Lease]) -> dict[int, bool]:
+        given = {
+            "ids": [lease.claim.id for lease in leases],
+            "fences": [lease.claim.fence for lease in leases],
+        }
+        return dict(self._fetch(statements.HELD, given))
+
+    def settle(self, settlements: Sequence[Settlement]) -> set[int]:
+        return self._settle(statements.SETTLE, settlements)
+
+    def bury(self, settlements: Sequence[Settlement]) -> set[int]:
+        return self._settle(statements.BURY, settlements)
+
+    def delete(self, settlements: Sequence[Settlement]) -> set[int]:
+        return self._settle(statements.DELETE, settlements)
+
+    def _settle(self, statement: str, settlements: Sequence[Settlement]) -> set[int]:
+        now = time.monotonic()
+        parameters = {
+            "ids": [settlement.claim.id for settlement in settlements],
+            "settlements": json.dumps([_as_record(each, now) for each in settlements]),
+        }
+        return {id_ for (id_,) in self._fetch(statement, parameters)}
+
+    def promote(self, *, limit: int) -> int:
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(statements.PROMOTE, {"limit": limit})
+            return int(cursor.rowcount)
+
+    def lock_expired(self, *, limit: int) -> list[Expired]:
+        rows = self._fetch(statements.LOCK_EXPIRED, {"limit": limit})
+        return [Expired(Claim._make(row[:-2]), row[-2], row[-1]) for row in rows]
+
+    def look(self) -> Look:
+        return Look._make(self._fetch(statements.LOOK)[0])
+
+
+def _as_record(settlement: Settlement, now: float) -> dict[str, Any]:
+    failure = settlement.failure
+    return {
+        "id": settlement.claim.id,
+        "fence": settlement.claim.fence,
+        "worker": settlement.claim.claimed_by,
+        "status": settlement.status,
+        "reason": settlement.reason,
+        "outcome": settlement.outcome,
+        "delay": None if settlement.delay is None else settlement.delay.total_seconds(),
+        "started_ago": now - settlement.started,
+        "finished_ago": now - settlement.finished,
+        "result": settlement.result,
+        "error_class": failure.error_class,
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "fingerprint": failure.fingerprint,
+    }

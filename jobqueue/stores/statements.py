@@ -1,0 +1,191 @@
+"""The statements for PostgreSQL, hand-written where their plan or their cost matters.
+
+Instants are ``statement_timestamp()``: ``now()`` would be the start of a transaction that may be old.
+Literal statuses stand in the text, never as parameters, so that partial indexes apply. Put values in
+the place of the ``%(name)s`` and each runs in psql as it stands.
+"""
+
+from __future__ import annotations
+
+from jobqueue.claims import Claim, JobRequest
+from jobqueue.stores.base import MOVED
+
+_REQUEST = ", ".join(name for name in JobRequest._fields if name not in ("run_at", "run_in"))
+_GIVEN_REQUEST = ", ".join(JobRequest._fields)
+_CLAIM = ", ".join(Claim._fields)
+_INSERT_SELECT = f"""INSERT INTO jobqueue_job ({_REQUEST}, run_after, status)
+SELECT {_REQUEST}, due.at,
+    CASE WHEN due.at > statement_timestamp() THEN 'scheduled' ELSE 'pending' END"""
+_DUE = """LATERAL (SELECT COALESCE(
+        given.run_at, statement_timestamp() + given.run_in * interval '1 second',
+        statement_timestamp())) AS due (at)"""
+
+INSERT = f"""
+{_INSERT_SELECT}
+FROM (VALUES (%s, %s::jsonb, %s::jsonb, %s, %s, %s, %s, %s::timestamptz, %s::float8,
+        %s, %s, %s::jsonb)) AS given ({_GIVEN_REQUEST}),
+    {_DUE}
+RETURNING id, status, run_after, enqueued_at
+"""
+
+# Ids come from the sequence in the order of the rows that the sorted sub-select delivers.
+INSERT_MANY = f"""
+{_INSERT_SELECT}
+FROM unnest(%s::text[], %s::jsonb[], %s::jsonb[], %s::int2[], %s::text[], %s::int2[], %s::int4[],
+        %s::timestamptz[], %s::float8[], %s::text[], %s::text[], %s::jsonb[])
+    WITH ORDINALITY AS given ({_GIVEN_REQUEST}, position),
+    {_DUE}
+ORDER BY given.position
+RETURNING id
+"""
+
+# ANY(ARRAY(..)) rather than IN (..): it can never update more rows than its LIMIT, and stale
+# statistics cannot turn it into a scan of the table. The ORDER BY is the index, so nothing is
+# sorted but the few rows that come back (RETURNING has no order).
+CLAIM = f"""
+WITH claimed AS (
+    UPDATE jobqueue_job
+    SET status = 'claimed', attempts = attempts + 1, fence = fence + 1, claimed_by = %(worker)s,
+        claimed_at = statement_timestamp(),
+        claimed_until = statement_timestamp() + interval '1 second'
+            * COALESCE((%(leases)s::jsonb ->> task)::float8, %(lease)s)
+    WHERE id = ANY (ARRAY(
+        SELECT id FROM jobqueue_job
+        WHERE status = 'pending' AND queue_name = %(queue_name)s
+        ORDER BY priority DESC, run_after, id
+        LIMIT %(limit)s
+        FOR NO KEY UPDATE SKIP LOCKED
+    ))
+    RETURNING {_CLAIM}, run_after
+)
+SELECT {_CLAIM} FROM claimed ORDER BY priority DESC, run_after, id
+"""
+
+# SKIP LOCKED: a row that a settle has locked needs no extension, and waiting for it could deadlock.
+EXTEND = """
+UPDATE jobqueue_job AS job
+SET claimed_until = statement_timestamp() + given.span * interval '1 second'
+FROM unnest(%(ids)s::int8[], %(fences)s::int8[], %(spans)s::float8[]) AS given (id, fence, span)
+WHERE job.id = ANY (ARRAY(
+        SELECT id FROM jobqueue_job WHERE id = ANY (%(ids)s) FOR NO KEY UPDATE SKIP LOCKED
+    ))
+    AND job.id = given.id AND job.fence = given.fence AND job.claimed_until IS NOT NULL
+RETURNING job.id, job.cancel_requested
+"""
+
+# What EXTEND skipped: still ours, or really gone?
+HELD = """
+SELECT job.id, job.cancel_requested
+FROM unnest(%(ids)s::int8[], %(fences)s::int8[]) AS given (id, fence)
+JOIN jobqueue_job AS job USING (id, fence)
+WHERE job.id = ANY (%(ids)s) AND job.claimed_until IS NOT NULL
+"""
+
+_GIVEN = """
+WITH given AS (
+    SELECT * FROM json_to_recordset(%(settlements)s) AS given (
+        id int8, fence int8, status text, reason text, outcome text, worker text, delay float8,
+        started_ago float8, finished_ago float8, result text,
+        error_class text, message text, traceback text, fingerprint text)
+),"""
+
+# The fence, in one place. claimed_until says that the claim is open without naming status, which
+# would lead the planner to a partial index that is full of dead rows.
+_FENCED = """job.id = ANY (%(ids)s) AND job.id = given.id
+        AND job.fence = given.fence AND job.claimed_until IS NOT NULL"""
+
+_RECORDED = """recorded AS (
+    INSERT INTO jobqueue_attempt (job_id, number, fence, task, queue_name, worker, started_at,
+        finished_at, outcome, error_class, message, traceback, fingerprint)
+    SELECT settled.id, settled.attempts, given.fence, settled.task, settled.queue_name,
+        given.worker, statement_timestamp() - given.started_ago * interval '1 second',
+        statement_timestamp() - given.finished_ago * interval '1 second', given.outcome,
+        given.error_class, given.message, given.traceback, given.fingerprint
+    FROM settled JOIN given USING (id)
+    WHERE given.outcome <> 'released'
+)
+SELECT id FROM settled"""
+
+# An attempt that was snoozed or interrupted is forgiven: it happened, but costs nothing. A job whose
+# cancellation was asked for while it ran gets no further attempt.
+_CANCELLED = "(job.cancel_requested AND given.status IN ('pending', 'scheduled'))"
+_FORGIVEN = "(given.outcome IN ('snoozed', 'interrupted'))::int"
+SETTLE = f"""{_GIVEN}
+settled AS (
+    UPDATE jobqueue_job AS job
+    SET status = CASE WHEN {_CANCELLED} THEN 'cancelled' ELSE given.status END,
+        finished_at = CASE WHEN {_CANCELLED} OR given.status = 'succeeded'
+            THEN statement_timestamp() END,
+        run_after = COALESCE(statement_timestamp() + given.delay * interval '1 second',
+            job.run_after),
+        attempts = job.attempts - (given.outcome = 'released')::int,
+        max_attempts = job.max_attempts + {_FORGIVEN},
+        attempts_forgiven = job.attempts_forgiven + {_FORGIVEN},
+        last_error = COALESCE(NULLIF(left(given.message, 500), ''), job.last_error),
+        result = given.result::jsonb,
+        claimed_by = NULL, claimed_at = NULL, claimed_until = NULL
+    FROM given
+    WHERE {_FENCED}
+    RETURNING job.id, job.task, job.queue_name, job.attempts
+), {_RECORDED}
+"""
+
+DELETE = f"""{_GIVEN}
+settled AS (
+    DELETE FROM jobqueue_job AS job USING given
+    WHERE {_FENCED}
+    RETURNING job.*
+), {_RECORDED}
+"""
+
+BURY = f"""{_GIVEN}
+settled AS (
+    DELETE FROM jobqueue_job AS job USING given
+    WHERE {_FENCED}
+    RETURNING job.*
+), letters AS (
+    INSERT INTO jobqueue_deadletter
+        ({", ".join(MOVED)}, reason, error_class, message, fingerprint, last_error)
+    SELECT {", ".join(f"settled.{column}" for column in MOVED)}, given.reason,
+        given.error_class, given.message, given.fingerprint, left(given.message, 500)
+    FROM settled JOIN given USING (id)
+), {_RECORDED}
+"""
+
+PROMOTE = """
+UPDATE jobqueue_job SET status = 'pending'
+WHERE id = ANY (ARRAY(
+    SELECT id FROM jobqueue_job
+    WHERE status = 'scheduled' AND run_after <= statement_timestamp()
+    ORDER BY run_after
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+))
+"""
+
+LOCK_EXPIRED = f"""
+SELECT {_CLAIM}, extract(epoch FROM statement_timestamp() - claimed_at)::float8,
+    extract(epoch FROM statement_timestamp() - claimed_until)::float8
+FROM jobqueue_job
+WHERE status = 'claimed' AND claimed_until < statement_timestamp()
+ORDER BY id
+LIMIT %(limit)s
+FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+# What an idle worker asks once a poll. One index probe for each queue, however many jobs it holds (a
+# "loose index scan", PostgreSQL wiki), one for what is due, and the few claimed rows.
+LOOK = """
+WITH RECURSIVE queue (name) AS (
+    (SELECT queue_name FROM jobqueue_job WHERE status = 'pending' ORDER BY queue_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT queue_name FROM jobqueue_job
+            WHERE status = 'pending' AND queue_name > queue.name ORDER BY queue_name LIMIT 1)
+    FROM queue WHERE queue.name IS NOT NULL
+)
+SELECT ARRAY(SELECT name FROM queue WHERE name IS NOT NULL),
+    EXISTS (SELECT FROM jobqueue_job
+            WHERE status = 'scheduled' AND run_after <= statement_timestamp()),
+    EXISTS (SELECT FROM jobqueue_job
+            WHERE status = 'claimed' AND claimed_until < statement_timestamp())
+"""

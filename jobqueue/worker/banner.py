@@ -1,0 +1,38 @@
+"""What a worker says of itself when it starts."""
+
+from __future__ import annotations
+
+import django
+from django.db import connections
+
+import jobqueue
+from jobqueue import registry
+from jobqueue.worker.options import WorkerOptions
+
+
+def text(options: WorkerOptions) -> str:
+    """Return the banner: what is served, how, and from which database (without its password)."""
+    settings = connections[options.using].settings_dict
+    names = sorted({task.name for task in registry.tasks.values()})
+    lines = {
+        "worker": options.name,
+        "version": f"jobqueue {jobqueue.__version__}, Django {django.get_version()}",
+        "database": f"{options.using} ({connections[options.using].vendor} {settings['NAME']})",
+        "queues": _queues(options),
+        "concurrency": options.concurrency,
+        "lease": f"{options.lease.total_seconds():g} s",
+        "drain timeout": f"{options.drain_timeout.total_seconds():g} s",
+        "tasks": f"{len(names)} ({', '.join(names)})" if names else "none",
+    }
+    width = max(map(len, lines))
+    return "\n".join(f"{key + ':':<{width + 2}}{value}" for key, value in lines.items())
+
+
+def _queues(options: WorkerOptions) -> str:
+    listed = ", ".join(
+        f"{name} (at most {share} at once)" if share else name
+        for name, share in options.queues.items()
+    )
+    if options.exclude:
+        return f"{listed or 'all'}, but not {', '.join(sorted(options.exclude))}"
+    return listed or "all"

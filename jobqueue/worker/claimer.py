@@ -1,0 +1,109 @@
+"""Decide which queues to take jobs from, and how many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import monotonic
+
+from jobqueue import lifecycle, registry
+from jobqueue.claims import Lease
+from jobqueue.worker import settler as settling
+from jobqueue.worker.hand import Hand
+from jobqueue.worker.options import WorkerOptions
+from jobqueue.worker.pace import Pace
+from jobqueue.worker.settler import Settler
+
+#: How long a claimed job may wait for a thread before it is handed back, in seconds.
+STALE = 1.0
+
+
+class Claimer:
+    """Takes jobs in hand, from each queue in turn, so that a flood in one does not hold up another."""
+
+    def __init__(self, options: WorkerOptions, hand: Hand, settler: Settler) -> None:
+        self.options = options
+        self.using = options.using
+        self.hand = hand
+        self.settler = settler
+        self.pace = Pace(options.concurrency)
+        #: Queues that had pending jobs when last seen, the next to be asked first.
+        self.ready: list[str] = []
+        self.look_due = 0.0
+        #: How many more jobs may be taken; None: any number.
+        self.allowance = options.max_jobs
+
+    def look(self) -> None:
+        """See which queues have jobs; promote and rescue what is due."""
+        look = lifecycle.look(using=self.using)
+        if look.has_due or look.has_expired:
+            lifecycle.promote(using=self.using)
+            lifecycle.rescue(using=self.using)
+            look = lifecycle.look(using=self.using)
+        self._note(look.queue_names)
+        self.look_due = monotonic() + self.options.poll_interval.total_seconds()
+
+    def _note(self, queue_names: Iterable[str]) -> None:
+        seen = {name for name in queue_names if self.options.serves(name)}
+        known = [name for name in self.ready if name in seen]
+        order = self.options.queues or sorted(seen)
+        self.ready = known + [name for name in order if name in seen.difference(known)]
+
+    def claim(self) -> int:
+        """Take as many jobs as there is room for; return how many."""
+        room, claimed = self.room(), 0
+        queues = list(self.ready)
+        portion = -(-room // max(len(queues), 1))  # rounded up
+        for name in queues:
+            limit = min(portion, room - claimed, self._room_of(name, portion))
+            if limit > 0:
+                claimed += self._claim_from(name, limit)
+        return claimed
+
+    def room(self) -> int:
+        """Return how many more jobs this worker may hold."""
+        if len(self.settler) > 2 * settling.MOST:
+            return 0
+        room = self.options.concurrency + self.pace.prefetch - len(self.hand)
+        return room if self.allowance is None else min(room, self.allowance)
+
+    def _room_of(self, queue_name: str, portion: int) -> int:
+        share = self.options.share(queue_name)
+        return portion if share is None else share - self.hand.count(queue_name)
+
+    def _claim_from(self, name: str, limit: int) -> int:
+        sent = monotonic()
+        claims = lifecycle.claim(
+            name,
+            worker=self.options.name,
+            limit=limit,
+            lease=self.options.lease,
+            using=self.using,
+        )
+        spans, usual = registry.leases(), self.options.lease.total_seconds()
+        spans_of = [spans.get(claim.task, usual) for claim in claims]
+        self.hand.add(
+            Lease(claim, span, sent, sent + span)
+            for claim, span in zip(claims, spans_of, strict=True)
+        )
+        self.ready.remove(name)
+        if len(claims) == limit:
+            self.ready.append(name)  # there may be more, after the others had their turn
+        if self.allowance is not None:
+            self.allowance -= len(claims)
+        return len(claims)
+
+    def release_stale(self) -> None:
+        """Hand back what has waited too long: the threads are busy, other workers may not be."""
+        since = self.hand.waiting_since()
+        if since is not None and monotonic() - since > STALE:
+            self.pace.forget()
+            self.release_waiting()
+
+    def release_waiting(self) -> None:
+        """Hand back every job that no thread has started."""
+        leases = self.hand.take_back()
+        if not leases:
+            return
+        lifecycle.release([lease.claim for lease in leases], using=self.using)
+        if self.allowance is not None:
+            self.allowance += len(leases)

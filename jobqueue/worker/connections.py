@@ -1,0 +1,56 @@
+"""The database connections of the threads that call handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+from django.db import reset_queries
+
+from jobqueue.transactions import open_connections
+
+#: A connection that rested for longer, in seconds, is tried before a handler gets it.
+TRUSTED_FOR = 5.0
+
+
+class ThreadConnections:
+    """Keeps one thread's connections between jobs, usable and without traces of the last job.
+
+    Django's own rule closes them after each request where CONN_MAX_AGE is 0, which would be a new
+    connection for each job. They are kept while the thread has work, for as long as a CONN_MAX_AGE
+    above 0 allows, and are closed when it is idle; those of a pool go back to it after each job.
+    """
+
+    def __init__(self) -> None:
+        self._last_used = monotonic()
+
+    @contextmanager
+    def for_one_job(self) -> Iterator[None]:
+        """Offer usable connections, and clear up what the job did to them."""
+        if monotonic() - self._last_used > TRUSTED_FOR:
+            _close_those(lambda connection: not connection.is_usable())
+        reset_queries()
+        try:
+            yield
+        finally:
+            reset_queries()
+            _close_those(_has_served)
+            self._last_used = monotonic()
+
+
+def _close_those(is_due: Any) -> None:
+    for connection in open_connections():
+        if is_due(connection):
+            connection.close()
+
+
+def _has_served(connection: Any) -> bool:
+    if connection.settings_dict["OPTIONS"].get("pool"):
+        return True
+    if connection.errors_occurred:
+        connection.errors_occurred = False
+        return not connection.is_usable()
+    max_age = connection.settings_dict["CONN_MAX_AGE"]
+    return bool(max_age) and monotonic() >= connection.close_at

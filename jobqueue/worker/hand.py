@@ -1,0 +1,84 @@
+"""The jobs in a worker's hands, from claim to settlement: shared by its threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from queue import Empty, SimpleQueue
+
+from jobqueue.claims import Lease
+from jobqueue.runner import Attempt
+
+
+class Hand:
+    """What this process holds: jobs wait for a thread, run, and are let go when they are finished.
+
+    The heartbeat extends what waits and what runs. The lease of a finished job is left to end, so
+    that a job whose outcome cannot be recorded does not stay with a living worker for ever.
+
+    Threads share it without a lock: each entry of a dict is set and removed by one thread at a time,
+    and readers take a copy.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[Lease | None] = SimpleQueue()
+        self._leases: dict[int, Lease] = {}
+        self._attempts: dict[int, Attempt] = {}
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def add(self, leases: Iterable[Lease]) -> None:
+        """Take newly claimed jobs in hand, the best first."""
+        for lease in leases:
+            self._leases[lease.claim.id] = lease
+            self._waiting.put(lease)
+
+    def take(self, timeout: float | None = None) -> Lease | None:
+        """Wait for a job to run; None means that there will be no more. Raise Empty at a timeout."""
+        return self._waiting.get(timeout=timeout)
+
+    def start(self, attempt: Attempt) -> None:
+        """Note that a job runs."""
+        self._attempts[attempt.claim.id] = attempt
+
+    def drop(self, job_id: int) -> None:
+        """Let go of a job that is finished, or lost."""
+        self._attempts.pop(job_id, None)
+        self._leases.pop(job_id, None)
+
+    def leases(self) -> list[Lease]:
+        """Return the leases to be extended."""
+        return list(self._leases.values())
+
+    def running(self) -> list[Attempt]:
+        """Return the attempts that run."""
+        return list(self._attempts.values())
+
+    def count(self, queue_name: str) -> int:
+        """Return how many jobs of one queue are in hand."""
+        return sum(lease.claim.queue_name == queue_name for lease in self.leases())
+
+    def waiting_since(self) -> float | None:
+        """Return when the oldest waiting job was claimed, on the monotonic clock; None: none waits."""
+        running = self._attempts
+        times = [
+            lease.claimed for lease in self.leases() if lease.claim.id not in running
+        ]
+        return min(times, default=None)
+
+    def take_back(self) -> list[Lease]:
+        """Take every job from the line that no thread has started, to be released."""
+        leases = []
+        while True:
+            try:
+                lease = self._waiting.get_nowait()
+            except Empty:
+                return leases
+            if lease is not None:
+                leases.append(lease)
+                self.drop(lease.claim.id)
+
+    def close(self, threads: int) -> None:
+        """Tell the threads that there will be no more jobs."""
+        for _ in range(threads):
+            self._waiting.put(None)

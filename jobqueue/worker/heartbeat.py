@@ -1,0 +1,113 @@
+"""Keep the leases of what waits and runs, watch its time limits, and show that the worker lives."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from time import monotonic
+
+from django.db import Error, close_old_connections
+
+from jobqueue import lifecycle, verdicts
+from jobqueue.claims import Lease
+from jobqueue.exceptions import TimedOut
+from jobqueue.runner import Attempt
+from jobqueue.worker.hand import Hand
+from jobqueue.worker.presence import Presence
+from jobqueue.worker.settler import Settler
+
+logger = logging.getLogger("jobqueue.worker")
+
+#: The longest between two looks at what there is to do, in seconds.
+TICK = 1.0
+#: How long a handler may go on after it was told that its time is over, in seconds.
+GRACE = 5.0
+#: The parts of a lease that may pass before it is extended: two more tries fit in what is left.
+THIRD = 1 / 3
+
+
+class Heartbeat:
+    """The thread that extends leases and ends attempts that take too long."""
+
+    def __init__(
+        self,
+        hand: Hand,
+        settler: Settler,
+        presence: Presence,
+        *,
+        using: str,
+        on_stuck: Callable[[], None],
+    ) -> None:
+        self.hand = hand
+        self.settler = settler
+        self.presence = presence
+        self.using = using
+        self._on_stuck = on_stuck
+        self._pokes: SimpleQueue[bool] = SimpleQueue()
+
+    def poke(self) -> None:
+        """Look again now: a deadline may be nearer than the next tick."""
+        self._pokes.put(True)
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._pokes.put(False)
+
+    def work(self) -> None:
+        """Beat until closed."""
+        while self._rest():
+            self._end_overdue()
+            self._guarded(self._extend_due)
+            self._guarded(self.presence.beat_if_due)
+
+    def _rest(self) -> bool:
+        """Wait until something is due; return False when closed."""
+        try:
+            return self._pokes.get(timeout=max(self._next_due() - monotonic(), 0.01))
+        except Empty:
+            return True
+
+    def _next_due(self) -> float:
+        deadlines = [attempt.deadline for attempt in self.hand.running() if attempt.deadline]
+        extensions = [_extension_due(lease) for lease in self.hand.leases() if not lease.lost]
+        return min([monotonic() + TICK, *deadlines, *extensions])
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Go on without the database: the leases end by themselves if it stays away."""
+        try:
+            step()
+        except Error as error:
+            close_old_connections()
+            logger.warning("worker.heartbeat_failed err=%s", str(error).strip()[:200])
+
+    def _extend_due(self) -> None:
+        now = monotonic()
+        due = [lease for lease in self.hand.leases() if not lease.lost and _extension_due(lease) <= now]
+        if due:
+            lifecycle.extend(due, using=self.using)
+
+    def _end_overdue(self) -> None:
+        now = monotonic()
+        for attempt in self.hand.running():
+            if attempt.deadline is None or now < attempt.deadline:
+                continue
+            if not attempt.was_interrupted:
+                attempt.interrupt()
+                attempt.deadline = now + GRACE
+            elif not attempt.is_abandoned:
+                self._abandon(attempt)
+
+    def _abandon(self, attempt: Attempt) -> None:
+        """Record the time-out of a handler that cannot be stopped, and have the process replaced."""
+        attempt.is_abandoned = True
+        logger.error("worker.handler_stuck job=%s task=%s", attempt.claim.id, attempt.claim.task)
+        error = TimedOut("the handler ran past its timeout and could not be interrupted")
+        verdict = verdicts.failed(attempt.claim, attempt.task, error, started=attempt.started)
+        self.settler.put(attempt.lease, verdict)
+        self.hand.drop(attempt.claim.id)
+        self._on_stuck()
+
+
+def _extension_due(lease: Lease) -> float:
+    return lease.ends - lease.span * (1 - THIRD)

@@ -1,0 +1,181 @@
+"""The worker's main thread: look, claim up to the free slots, rest; and in the end drain."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from time import monotonic
+
+from django.db import Error, close_old_connections
+
+from jobqueue import lifecycle, signals
+from jobqueue.claims import Settlement
+from jobqueue.models import Worker as WorkerRow
+from jobqueue.worker.claimer import Claimer
+from jobqueue.worker.executor import Executor
+from jobqueue.worker.hand import Hand
+from jobqueue.worker.heartbeat import Heartbeat
+from jobqueue.worker.options import WorkerOptions
+from jobqueue.worker.presence import Presence
+from jobqueue.worker.settler import Settler
+from jobqueue.worker.stopping import signals_caught
+from jobqueue.worker.threads import Pause, start_thread
+
+logger = logging.getLogger("jobqueue.worker")
+
+
+class Worker:
+    """One worker process: claims jobs, has them run, and lets go of them in good order."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self.options = options
+        self.using = options.using
+        self.hand = Hand()
+        self.settler = Settler(using=self.using, on_settled=self._settled)
+        self.claimer = Claimer(options, self.hand, self.settler)
+        self.presence = Presence(options)
+        self.heartbeat = Heartbeat(
+            self.hand, self.settler, self.presence, using=self.using, on_stuck=self._fail
+        )
+        self.executor = Executor(
+            self.hand,
+            self.settler,
+            using=self.using,
+            on_deadline=self.heartbeat.poke,
+            on_finish=self._finished,
+        )
+        #: How often the worker was asked to stop: once drains, twice gives up the leases.
+        self.stop_requests = 0
+        self.exit_code = 0
+        #: Handlers still ran when their leases were given up: the process must end at once.
+        self.left_handlers_running = False
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._wake_at = -1  # wake the main thread when no more jobs than this are in hand
+        self._pause = Pause()
+
+    def run(self) -> int:
+        """Work until asked to stop; return the exit code: 0 clean, 1 when leases were given up."""
+        with signals_caught(self.request_stop):
+            self._start()
+            while not self.stop_requests:
+                self.turn()
+            self.drain()
+        return self.exit_code
+
+    def request_stop(self) -> None:
+        """Drain; asked a second time, give up. Safe in a signal handler."""
+        self.stop_requests += 1
+        self._wakes.put(None)
+
+    def _start(self) -> None:
+        start_thread("heartbeat", self.heartbeat.work, failed=self._fail)
+        start_thread("settle", self.settler.work, failed=self._fail)
+        self.executor.start(self.options.concurrency, failed=self._fail)
+        signals.worker_started.send_robust(WorkerRow, worker=self)
+
+    def turn(self) -> None:
+        """Do one round: see what there is, take what there is room for, and rest."""
+        with self._database_may_be_away():
+            was_idle = self._is_idle()
+            if was_idle or not self.claimer.ready or monotonic() >= self.claimer.look_due:
+                self.claimer.release_stale()
+                self.claimer.look()
+            claimed = self.claimer.claim()
+            if was_idle and not claimed and self._is_done():
+                self.request_stop()
+            else:
+                self._rest(claimed)
+
+    def _is_idle(self) -> bool:
+        return not len(self.hand) and not len(self.settler)
+
+    def _is_done(self) -> bool:
+        if self.claimer.allowance == 0:
+            return True
+        return self.options.until_empty and not self.claimer.ready
+
+    def _rest(self, claimed: int) -> None:
+        """Sleep while there is nothing to claim, or no room for it."""
+        held = len(self.hand)
+        if not self.claimer.ready or self.claimer.allowance == 0:
+            ends = self.options.until_empty or self.claimer.allowance == 0
+            poll = self.options.poll_interval.total_seconds() * random.uniform(0.8, 1.0)  # noqa: S311
+            self._sleep(poll, wake_at=0 if ends and held else -1)
+        elif not claimed:
+            step = max(self.claimer.pace.prefetch // 2, 1)
+            self._sleep(self.claimer.look_due - monotonic(), wake_at=max(held - step, 0))
+
+    def _sleep(self, seconds: float, *, wake_at: int = -1) -> None:
+        """Wait until woken, or until no more than ``wake_at`` jobs are in hand."""
+        self._wake_at = wake_at
+        if len(self.hand) > wake_at and not self.stop_requests:
+            try:
+                self._wakes.get(timeout=max(seconds, 0.001))
+            except Empty:
+                pass
+        self._wake_at = -1
+
+    @contextmanager
+    def _database_may_be_away(self) -> Iterator[None]:
+        """Go on after a database error, with growing pauses; the truth is in the database."""
+        try:
+            yield
+        except Error as error:
+            close_old_connections()  # Django goes on failing until this is called
+            pause = self._pause.next()
+            message = str(error).strip()[:200]
+            logger.warning("worker.database_away retry_in=%.1fs err=%s", pause, message)
+            self._sleep(pause)
+        else:
+            self._pause.reset()
+
+    def drain(self) -> None:
+        """Claim nothing more, hand back what has not started, let the rest finish, and go."""
+        self.presence.draining()
+        self.heartbeat.poke()
+        signals.worker_draining.send_robust(WorkerRow, worker=self)
+        ends = monotonic() + self.options.drain_timeout.total_seconds()
+        with self._database_may_be_away():
+            self.claimer.release_waiting()
+        while not self._is_idle() and monotonic() < ends and self.stop_requests < 2:  # noqa: PLR2004
+            self._sleep(0.1, wake_at=0)
+        if not self._is_idle():
+            self._give_up()
+        self._close()
+
+    def _give_up(self) -> None:
+        """Hand over what still runs: others may take it at once, and this process ends."""
+        self.exit_code = 1
+        self.left_handlers_running = True
+        claims = [attempt.claim for attempt in self.hand.running()]
+        with self._database_may_be_away():
+            if claims:
+                lifecycle.interrupt(claims, using=self.using)
+
+    def _close(self) -> None:
+        self.hand.close(self.options.concurrency)
+        self.settler.close()
+        self.heartbeat.close()
+        with self._database_may_be_away():
+            self.presence.leave()
+        signals.worker_stopped.send_robust(WorkerRow, worker=self)
+
+    # Called from the other threads
+
+    def _finished(self) -> None:
+        if len(self.hand) <= self._wake_at:
+            self._wake_at = -1
+            self._wakes.put(None)
+
+    def _settled(self, settlements: list[Settlement]) -> None:
+        self.claimer.pace.observe(settlements)
+        if self.options.until_empty or self.stop_requests:
+            self._wakes.put(None)
+
+    def _fail(self) -> None:
+        """End the worker, since one of its threads is of no more use."""
+        self.exit_code = 1
+        self.request_stop()

@@ -1,0 +1,51 @@
+"""The row by which a worker shows that it lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+from time import monotonic
+
+from django.db.models.functions import Now
+
+from jobqueue.models import Worker as WorkerRow
+from jobqueue.states import WorkerState
+from jobqueue.worker.options import WorkerOptions
+
+
+class Presence:
+    """One worker's row: there while it runs, renewed as often as its leases."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self.options = options
+        self.interval = options.lease.total_seconds() / 3
+        self._due = 0.0
+        self._state = WorkerState.RUNNING
+
+    def beat_if_due(self) -> None:
+        """Renew the row when it is time to."""
+        if monotonic() >= self._due:
+            self.beat()
+
+    def beat(self) -> None:
+        """Write the row with the database's time."""
+        rows = WorkerRow.objects.using(self.options.using)
+        if not rows.filter(name=self.options.name).update(state=self._state, heartbeat_at=Now()):
+            rows.create(
+                name=self.options.name,
+                state=self._state,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                queues=self.options.queues_text,
+                concurrency=self.options.concurrency,
+            )
+        self._due = monotonic() + self.interval
+
+    def draining(self) -> None:
+        """Say so with the next beat, at once."""
+        self._state = WorkerState.DRAINING
+        self._due = 0.0
+
+    def leave(self) -> None:
+        """Delete the row."""
+        WorkerRow.objects.using(self.options.using).filter(name=self.options.name).delete()
