@@ -16,7 +16,7 @@ class JobQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Connect checks and logs, then find the tasks; an error in a tasks module stops start-up."""
+        """Connect checks and logs, then find the tasks; an error in one of them stops start-up."""
         from jobqueue import checks, logs  # noqa: F401 - importing them registers them
 
         registry.autodiscover()

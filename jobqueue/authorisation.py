@@ -17,5 +17,5 @@ def check(permission: str, actor: str) -> None:
         user = None
     if user is None:
         raise NotAuthorised(f"the job needs {permission}, and its actor {actor!r} is no user")
-    if not (user.is_active and user.has_perm(permission)):  # type: ignore[attr-defined]
+    if not (user.is_active and user.has_perm(permission)):
         raise NotAuthorised(f"the job's actor {actor!r} does not hold {permission}")

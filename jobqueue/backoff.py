@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-
-
 #: No delay is longer, whatever a backoff says.
 CEILING = timedelta(days=30)
 
@@ -39,6 +37,7 @@ class Exponential:
         return timedelta(seconds=min(seconds, ceiling))
 
     def __call__(self, attempt: int) -> timedelta:
+        """Return the delay after the given attempt failed."""
         longest = self.longest(attempt)
         return longest * random.random() if self.jitter else longest  # noqa: S311 - not a secret
 
@@ -50,6 +49,7 @@ class Steps:
     spans: tuple[timedelta, ...]
 
     def __call__(self, attempt: int) -> timedelta:
+        """Return the delay after the given attempt failed."""
         return self.spans[min(max(attempt, 1), len(self.spans)) - 1]
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
@@ -20,10 +18,8 @@ _NUMBERS = ("MAX_ATTEMPTS", "MAX_PAYLOAD_BYTES", "CONCURRENCY")
 
 
 @checks.register("jobqueue")
-def check_settings(
-    app_configs: Sequence[AppConfig] | None, **kwargs: Any
-) -> list[checks.CheckMessage]:
-    """The JOBQUEUE setting holds known keys with sensible values."""
+def check_settings(**_: Any) -> list[checks.CheckMessage]:
+    """Find unknown keys and senseless values in the JOBQUEUE setting."""
     try:
         given = conf.get()
     except (ImproperlyConfigured, TypeError) as error:
@@ -45,10 +41,8 @@ def _wrong(name: str, expected: str, value: object) -> checks.Error:
 
 
 @checks.register("jobqueue")
-def check_command_name(
-    app_configs: Sequence[AppConfig] | None, **kwargs: Any
-) -> list[checks.CheckMessage]:
-    """``manage.py runworker`` runs our worker (Django Channels has a command of that name, too)."""
+def check_command_name(**_: Any) -> list[checks.CheckMessage]:
+    """Find another app's command behind ``manage.py runworker`` (Django Channels has one)."""
     owner = get_commands().get("runworker")
     if owner is None or getattr(owner, "name", owner) == "jobqueue":
         return []
@@ -63,10 +57,8 @@ def check_command_name(
 
 
 @checks.register("jobqueue")
-def check_database_alias(
-    app_configs: Sequence[AppConfig] | None, **kwargs: Any
-) -> list[checks.CheckMessage]:
-    """Jobs are where most callers' transactions are."""
+def check_database_alias(**_: Any) -> list[checks.CheckMessage]:
+    """Find routers that keep jobs apart from the transactions of most callers."""
     from jobqueue.models import Job
 
     alias = router.db_for_write(Job)
@@ -83,10 +75,8 @@ def check_database_alias(
 
 
 @checks.register("jobqueue", deploy=True)
-def check_network_timeouts(
-    app_configs: Sequence[AppConfig] | None, **kwargs: Any
-) -> list[checks.CheckMessage]:
-    """A worker that is cut off from PostgreSQL notices: libpq alone would wait for ever."""
+def check_network_timeouts(**_: Any) -> list[checks.CheckMessage]:
+    """Find database options under which a worker that is cut off would wait for ever."""
     from jobqueue.models import Job
 
     database = settings.DATABASES.get(router.db_for_write(Job), {})

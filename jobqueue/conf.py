@@ -69,7 +69,7 @@ def get() -> Settings:
     return Settings(**given)
 
 
-def _forget(*, setting: str, **kwargs: object) -> None:
+def _forget(*, setting: str, **_: object) -> None:
     if setting == "JOBQUEUE":
         get.cache_clear()
 

@@ -39,7 +39,7 @@ class JobContext:
 
     @property
     def correlation_id(self) -> str:
-        """What ties this job to the request or job that caused it; inherited by jobs it enqueues."""
+        """What ties this job to what caused it; the jobs that it enqueues inherit it."""
         return self.claim.correlation_id or f"job-{self.claim.id}"
 
     @property
@@ -61,7 +61,7 @@ class JobContext:
 
     @property
     def lease_lost(self) -> bool:
-        """Whether the lease is known to be lost: whatever is done from here on may be done twice."""
+        """Whether the lease is known to be lost: what is done from here on may be done twice."""
         return self.lease.lost or time.monotonic() >= self.lease.ends
 
     @property
@@ -70,7 +70,7 @@ class JobContext:
         return self.lease.cancel_requested
 
     def extend_lease(self) -> None:
-        """Extend the lease now, without waiting for the heartbeat; raise LeaseLost if it is gone."""
+        """Extend the lease now, not with the next heartbeat; raise LeaseLost if it is gone."""
         if not self._extend(self.lease):
             raise LeaseLost(f"the lease on job {self.job_id} is held by someone else")
 

@@ -61,7 +61,7 @@ class LeakedTransaction(JobQueueError):
     """The handler returned with a transaction still open; it was rolled back."""
 
 
-class Retry(Exception):  # noqa: N818 - raised by handlers as an instruction, as in Celery
+class Retry(Exception):
     """Raised by a handler: this attempt failed, try again after ``delay``.
 
     ``delay`` is a timedelta or a number of seconds (as in a Retry-After header); None, the
@@ -73,14 +73,14 @@ class Retry(Exception):  # noqa: N818 - raised by handlers as an instruction, as
         self.delay = as_timedelta(delay)
 
 
-class Discard(Exception):  # noqa: N818 - an instruction, see Retry
+class Discard(Exception):
     """Raised by a handler: trying again is pointless, dead-letter the job with this reason."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "the handler discarded the job")
 
 
-class Snooze(Exception):  # noqa: N818 - an instruction, see Retry
+class Snooze(Exception):
     """Raised by a handler: not now, come back after ``delay``; not a failure (after Oban's snooze).
 
     ``delay`` is a timedelta or a number of seconds. The attempt is recorded, and the job gets

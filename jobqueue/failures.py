@@ -16,7 +16,9 @@ MAX_FRAMES = 50
 MAX_CLASS = 200
 
 # What differs between two occurrences of one fault: numbers, hexadecimal ids, quoted values.
-_VARIABLE = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+|'[^']{0,200}'|\"[^\"]{0,200}\"", re.IGNORECASE)
+_VARIABLE = re.compile(
+    r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+|'[^']{0,200}'|\"[^\"]{0,200}\"", re.IGNORECASE
+)
 
 
 def describe(error: BaseException) -> Failure:
@@ -46,8 +48,7 @@ def _traceback(error: BaseException) -> str:
         text = "".join(lines)
     except BaseException:  # noqa: BLE001 - a cause or a note may be as broken as the error
         text = "".join(traceback.format_tb(error.__traceback__, limit=-MAX_FRAMES))
-    cleaned = clean_text(text[-MAX_TRACEBACK:], limit=MAX_TRACEBACK)
-    return cleaned
+    return clean_text(text[-MAX_TRACEBACK:], limit=MAX_TRACEBACK)
 
 
 def _fingerprint(name: str, message: str, error: BaseException) -> str:
@@ -63,4 +64,6 @@ def _place(tb: TracebackType | None) -> str:
     while tb.tb_next is not None:
         tb = tb.tb_next
     code = tb.tb_frame.f_code
-    return f"{code.co_filename}:{code.co_qualname if hasattr(code, 'co_qualname') else code.co_name}"
+    return (
+        f"{code.co_filename}:{code.co_qualname if hasattr(code, 'co_qualname') else code.co_name}"
+    )

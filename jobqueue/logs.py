@@ -1,4 +1,4 @@
-"""The only module that turns what happens into log lines: ``event key=value ...``, never a payload."""
+"""The only module that writes log lines of jobs: ``event key=value ...``, never a payload."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.dispatch import receiver
 
 from jobqueue import signals
 from jobqueue.claims import Claim, Settlement
-from jobqueue.states import Outcome, Status
+from jobqueue.states import Outcome
 
 logger = logging.getLogger("jobqueue")
 
@@ -30,13 +30,13 @@ def show_in_foreground(verbosity: int) -> None:
 
 
 @receiver(signals.started, dispatch_uid="jobqueue.logs")
-def _started(claim: Claim, **kwargs: Any) -> None:
+def _started(claim: Claim, **_: Any) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         _write(logging.DEBUG, "job.started", claim)
 
 
 @receiver(signals.settled, dispatch_uid="jobqueue.logs")
-def _settled(settlement: Settlement, **kwargs: Any) -> None:
+def _settled(settlement: Settlement, **_: Any) -> None:
     level = logging.INFO
     if settlement.status is None:
         level = logging.ERROR
@@ -47,23 +47,25 @@ def _settled(settlement: Settlement, **kwargs: Any) -> None:
 
 
 @receiver(signals.lease_lost, dispatch_uid="jobqueue.logs")
-def _lease_lost(settlement: Settlement, **kwargs: Any) -> None:
+def _lease_lost(settlement: Settlement, **_: Any) -> None:
     details = {"refused": settlement.outcome.value, **_details(settlement)}
     _write(logging.WARNING, "job.lease_lost", settlement.claim, **details)
 
 
 @receiver(signals.worker_started, dispatch_uid="jobqueue.logs")
-def _worker_started(worker: Any, **kwargs: Any) -> None:
+def _worker_started(worker: Any, **_: Any) -> None:
     logger.info("worker.started worker=%s", worker.options.name)
 
 
 @receiver(signals.worker_draining, dispatch_uid="jobqueue.logs")
-def _worker_draining(worker: Any, **kwargs: Any) -> None:
-    logger.info("worker.draining worker=%s running=%s", worker.options.name, len(worker.hand.running()))
+def _worker_draining(worker: Any, **_: Any) -> None:
+    logger.info(
+        "worker.draining worker=%s running=%s", worker.options.name, len(worker.hand.running())
+    )
 
 
 @receiver(signals.worker_stopped, dispatch_uid="jobqueue.logs")
-def _worker_stopped(worker: Any, **kwargs: Any) -> None:
+def _worker_stopped(worker: Any, **_: Any) -> None:
     logger.info("worker.stopped worker=%s exit_code=%s", worker.options.name, worker.exit_code)
 
 

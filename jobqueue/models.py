@@ -81,10 +81,7 @@ class Job(Request):
     finished_at = models.DateTimeField(_("finished at"), null=True)
     result = models.JSONField(_("result"), null=True)
 
-    objects: ClassVar[JobQuerySet] = JobQuerySet.as_manager()  # type: ignore[assignment]
-
-    # Set by JobQuerySet.with_time_left().
-    time_left: timedelta | None
+    objects = JobQuerySet.as_manager()
 
     class Meta:
         db_table = "jobqueue_job"  # stores/ name it, whatever label the project gives the app
@@ -111,7 +108,7 @@ class Job(Request):
                 name="jobqueue_job_scheduled",
                 condition=Q(status=Status.SCHEDULED),
             ),
-            # Rescue reads this small set; not by claimed_until, so that a heartbeat is a HOT update.
+            # Rescue reads this small set; claimed_until is in no index, so that heartbeats are HOT.
             models.Index(
                 fields=["claimed_by"],
                 name="jobqueue_job_claimed",
@@ -171,11 +168,9 @@ class Attempt(models.Model):
     error_class = models.CharField(_("error class"), max_length=200, db_default="", blank=True)
     message = models.TextField(_("message"), db_default="", blank=True)
     traceback = models.TextField(_("traceback"), db_default="", blank=True)
-    fingerprint = models.CharField(
-        _("error fingerprint"), max_length=16, db_default="", blank=True
-    )
+    fingerprint = models.CharField(_("error fingerprint"), max_length=16, db_default="", blank=True)
 
-    objects: ClassVar[AttemptQuerySet] = AttemptQuerySet.as_manager()  # type: ignore[assignment]
+    objects = AttemptQuerySet.as_manager()
 
     class Meta:
         db_table = "jobqueue_attempt"
@@ -209,11 +204,9 @@ class DeadLetter(Request):
     reason = models.CharField(_("reason"), max_length=20, choices=Reason.choices)
     error_class = models.CharField(_("error class"), max_length=200, db_default="", blank=True)
     message = models.TextField(_("message"), db_default="", blank=True)
-    fingerprint = models.CharField(
-        _("error fingerprint"), max_length=16, db_default="", blank=True
-    )
+    fingerprint = models.CharField(_("error fingerprint"), max_length=16, db_default="", blank=True)
 
-    objects: ClassVar[DeadLetterQuerySet] = DeadLetterQuerySet.as_manager()  # type: ignore[assignment]
+    objects = DeadLetterQuerySet.as_manager()
 
     class Meta:
         db_table = "jobqueue_deadletter"
@@ -246,7 +239,7 @@ class Worker(models.Model):
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
 
-    objects: ClassVar[WorkerQuerySet] = WorkerQuerySet.as_manager()  # type: ignore[assignment]
+    objects = WorkerQuerySet.as_manager()
 
     class Meta:
         db_table = "jobqueue_worker"

@@ -60,7 +60,9 @@ def read_actor(actor: Any) -> str:
 
 def _check_integer(name: str, value: Any, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
-        raise InvalidJob(f"{name} must be a whole number from {least} to {most:,}, not {value!r:.100}")
+        raise InvalidJob(
+            f"{name} must be a whole number from {least} to {most:,}, not {value!r:.100}"
+        )
 
 
 def _check_text(name: str, value: Any, limit: int) -> None:

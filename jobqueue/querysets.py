@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.db.models import (
@@ -21,27 +21,20 @@ from django.db.models.functions import Now
 from jobqueue.states import FINISHED, Status
 
 if TYPE_CHECKING:
-    from jobqueue.models import Attempt, DeadLetter, Job, Worker
-
-    _Jobs = QuerySet[Job]
-    _Attempts = QuerySet[Attempt]
-    _DeadLetters = QuerySet[DeadLetter]
-    _Workers = QuerySet[Worker]
-else:
-    _Jobs = _Attempts = _DeadLetters = _Workers = QuerySet
+    from jobqueue.models import Attempt, DeadLetter, Job, Worker  # noqa: F401 - named in quotes
 
 
-def ago(span: timedelta) -> ExpressionWrapper:
+def ago(span: timedelta) -> ExpressionWrapper[Any]:
     """The instant ``span`` before now, by the database's clock."""
     return ExpressionWrapper(Now() - Value(span), output_field=DateTimeField())
 
 
-def from_now(span: timedelta) -> ExpressionWrapper:
+def from_now(span: timedelta) -> ExpressionWrapper[Any]:
     """The instant ``span`` after now, by the database's clock."""
     return ExpressionWrapper(Now() + Value(span), output_field=DateTimeField())
 
 
-class JobQuerySet(_Jobs):
+class JobQuerySet(QuerySet["Job"]):
     """Sets of live jobs."""
 
     def pending(self) -> JobQuerySet:
@@ -82,7 +75,7 @@ class JobQuerySet(_Jobs):
         return self.annotate(time_left=left)
 
 
-class AttemptQuerySet(_Attempts):
+class AttemptQuerySet(QuerySet["Attempt"]):
     """Sets of attempts."""
 
     def of(self, job_id: int) -> AttemptQuerySet:
@@ -100,7 +93,7 @@ class AttemptQuerySet(_Attempts):
         )
 
 
-class DeadLetterQuerySet(_DeadLetters):
+class DeadLetterQuerySet(QuerySet["DeadLetter"]):
     """Sets of dead letters."""
 
     def died_before(self, span: timedelta) -> DeadLetterQuerySet:
@@ -108,7 +101,7 @@ class DeadLetterQuerySet(_DeadLetters):
         return self.filter(died_at__lt=ago(span))
 
 
-class WorkerQuerySet(_Workers):
+class WorkerQuerySet(QuerySet["Worker"]):
     """Sets of worker processes."""
 
     def silent_for(self, span: timedelta) -> WorkerQuerySet:

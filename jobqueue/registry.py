@@ -46,7 +46,7 @@ class Task(Generic[P, R]):
     timeout: timedelta | None = None
     #: The version of the payload, to be raised when the arguments change their meaning.
     version: int = 1
-    #: Turns a payload of an older version into one of this: (version, args, kwargs) -> (args, kwargs).
+    #: Makes a payload of this version from an older one: (version, args, kwargs) to (args, kwargs).
     upgrade: Upgrade | None = None
     #: Pass a JobContext as the first argument, which must be named ``context``.
     takes_context: bool = False
@@ -121,13 +121,13 @@ class Task(Generic[P, R]):
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise InvalidArguments unless the function can be called with these."""
         try:
-            _signature(self.function, self.takes_context).bind(*args, **kwargs)
+            _signature(self.function, takes_context=self.takes_context).bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidArguments(f"the arguments do not fit {self.name}: {error}") from None
 
 
 @functools.cache
-def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
+def _signature(function: Callable[..., Any], *, takes_context: bool) -> inspect.Signature:
     """Return what a job's arguments must fit: the function's signature, less the context."""
     signature = inspect.signature(function)
     if not takes_context:
@@ -221,4 +221,4 @@ def task(function: Callable[..., Any] | None = None, /, **kwargs: Any) -> Any:
 
 def autodiscover() -> list[ModuleType] | None:
     """Import the ``tasks`` module of every installed app; an error in one of them propagates."""
-    return autodiscover_modules("tasks")  # type: ignore[func-returns-value,no-any-return]
+    return autodiscover_modules("tasks")  # type: ignore[func-returns-value]

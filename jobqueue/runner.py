@@ -93,7 +93,9 @@ class Attempt:
             f"the payload has version {version}, and {task.name} reads version {task.version}"
         )
 
-    def _run_plain(self, task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Settlement:
+    def _run_plain(
+        self, task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> Settlement:
         with none_left_open():
             result = self._call(task, args, kwargs)
         return self._succeeded(result)

@@ -1,4 +1,4 @@
-"""What happens, as Django signals; they are sent with ``send_robust``, so no receiver can change it.
+"""What happens, as Django signals: sent with ``send_robust``, so that no receiver can change it.
 
 ``started``: a handler is about to be called (``claim``). ``settled``: what became of a claim is in
 the database (``settlement``). ``lease_lost``: it was refused, since the lease was lost
@@ -8,9 +8,9 @@ The sender is the :class:`~jobqueue.models.Job` or :class:`~jobqueue.models.Work
 
 from django.dispatch import Signal
 
-started = Signal()
-settled = Signal()
-lease_lost = Signal()
-worker_started = Signal()
-worker_draining = Signal()
-worker_stopped = Signal()
+started = Signal(use_caching=True)
+settled = Signal(use_caching=True)
+lease_lost = Signal(use_caching=True)
+worker_started = Signal(use_caching=True)
+worker_draining = Signal(use_caching=True)
+worker_stopped = Signal(use_caching=True)

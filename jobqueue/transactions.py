@@ -43,6 +43,7 @@ def drop(alias: str) -> None:
 
 
 def open_connections() -> list[Any]:
+    """Return this thread's connections that are connected."""
     return [each for each in connections.all(initialized_only=True) if each.connection is not None]
 
 

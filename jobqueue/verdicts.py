@@ -1,4 +1,4 @@
-"""What follows from an exception: retry, snooze or dead letter, and why. Pure but for the settings."""
+"""What follows from an exception: retry, snooze or dead letter, and why."""
 
 from __future__ import annotations
 

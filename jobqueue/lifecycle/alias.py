@@ -10,6 +10,7 @@ from django.db import router
 
 from jobqueue import stores
 from jobqueue.models import Job
+from jobqueue.stores.base import Store
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ def alias(using: str | None = None) -> str:
     return using or router.db_for_write(Job)
 
 
-def store(using: str | None = None) -> stores.Store:
+def store(using: str | None = None) -> Store:
     """Return the statements for that database."""
     return stores.get(alias(using))
 

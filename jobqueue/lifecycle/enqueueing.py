@@ -1,4 +1,4 @@
-"""Enqueue: write jobs in the caller's transaction, after everything that could be wrong was looked at."""
+"""Enqueue: look at everything that could be wrong, then write in the caller's transaction."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def prune(
     return counts
 
 
-def _count(rows: QuerySet[Any], *, order: str) -> int:
+def _count(rows: QuerySet[Any], **_: Any) -> int:
     return rows.count()
 
 

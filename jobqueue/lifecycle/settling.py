@@ -14,7 +14,7 @@ from jobqueue.claims import Claim, Settlement
 from jobqueue.lifecycle.alias import alias, store
 from jobqueue.models import Attempt, Job
 from jobqueue.states import Outcome, Status
-from jobqueue.stores import Store
+from jobqueue.stores.base import Store
 
 Write = Callable[[Sequence[Settlement]], set[int]]
 
@@ -50,7 +50,7 @@ def _recorded_before(settlements: Sequence[Settlement], using: str) -> set[int]:
 
 
 def _writes(store: Store, settlements: Sequence[Settlement]) -> dict[Write, list[Settlement]]:
-    keeps_succeeded = conf.get().KEEP_SUCCEEDED > timedelta(0)
+    keeps_succeeded = timedelta(0) < conf.get().KEEP_SUCCEEDED
     writes: dict[Write, list[Settlement]] = {}
     for settlement in settlements:
         if settlement.status is None:

@@ -84,7 +84,7 @@ class Store(ABC):
         """
         with connections[self.using].cursor() as cursor:
             marks = ", ".join(["%s"] * len(ids))
-            cursor.execute(f"{REVIVE} WHERE id IN ({marks})", ids)  # noqa: S608 - marks only
+            cursor.execute(f"{REVIVE} WHERE id IN ({marks})", ids)
 
     @abstractmethod
     def insert(self, request: JobRequest) -> Inserted:
@@ -111,11 +111,11 @@ class Store(ABC):
 
     @abstractmethod
     def extend(self, leases: Sequence[Lease]) -> dict[int, bool]:
-        """Let leases end their span from now; return the ids still held, with "cancel requested"."""
+        """Let leases end their span from now; return the ids extended, with "cancel requested"."""
 
     @abstractmethod
     def held(self, leases: Sequence[Lease]) -> dict[int, bool]:
-        """Return the ids whose fence still holds, with "cancel requested"; lock and change nothing."""
+        """Return the ids whose fence holds, with "cancel requested"; lock and change nothing."""
 
     # The next three settle claims whose fence still holds, each with its attempt. They return the
     # ids that were settled; the others lost their lease, and nothing was written for them.

@@ -9,7 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Case, DurationField, ExpressionWrapper, F, QuerySet, TextField, Value, When
+from django.db.models import (
+    Case,
+    DurationField,
+    ExpressionWrapper,
+    F,
+    TextField,
+    Value,
+    When,
+)
 from django.db.models.functions import Cast, Now
 
 from jobqueue.claims import Claim, JobRequest, Lease, Settlement
@@ -115,7 +123,7 @@ class GenericStore(Store):
         DeadLetter.objects.using(self.using).create(
             **job,
             last_error=failure.message[:MAX_LAST_ERROR],
-            reason=settlement.reason,
+            reason=settlement.reason or "",
             error_class=failure.error_class,
             message=failure.message,
             fingerprint=failure.fingerprint,
@@ -166,7 +174,7 @@ def _as_job(request: JobRequest) -> Job:
     job = Job(**given)
     if run_at is not None or run_in is not None:
         job.status = Status.SCHEDULED
-        job.run_after = run_at or from_now(timedelta(seconds=run_in))  # type: ignore[assignment]
+        job.run_after = run_at or from_now(timedelta(seconds=run_in))
     return job
 
 
@@ -179,7 +187,7 @@ def _by_span(
     return ids
 
 
-def _since(field: str) -> ExpressionWrapper:
+def _since(field: str) -> ExpressionWrapper[Any]:
     return ExpressionWrapper(Now() - F(field), output_field=DurationField())
 
 

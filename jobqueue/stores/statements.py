@@ -1,8 +1,8 @@
 """The statements for PostgreSQL, hand-written where their plan or their cost matters.
 
-Instants are ``statement_timestamp()``: ``now()`` would be the start of a transaction that may be old.
-Literal statuses stand in the text, never as parameters, so that partial indexes apply. Put values in
-the place of the ``%(name)s`` and each runs in psql as it stands.
+Instants are ``statement_timestamp()``: ``now()`` would be the start of a transaction, which may be
+old. Literal statuses stand in the text, never as parameters, so that partial indexes apply. With
+values in the place of the ``%(name)s`` each runs in psql as it stands.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ WITH claimed AS (
 SELECT {_CLAIM} FROM claimed ORDER BY priority DESC, run_after, id
 """
 
-# SKIP LOCKED: a row that a settle has locked needs no extension, and waiting for it could deadlock.
+# SKIP LOCKED: a row that a settle has locked needs no extension, and to wait could deadlock.
 EXTEND = """
 UPDATE jobqueue_job AS job
 SET claimed_until = statement_timestamp() + given.span * interval '1 second'
@@ -106,8 +106,8 @@ _RECORDED = """recorded AS (
 )
 SELECT id FROM settled"""
 
-# An attempt that was snoozed or interrupted is forgiven: it happened, but costs nothing. A job whose
-# cancellation was asked for while it ran gets no further attempt.
+# An attempt that was snoozed or interrupted is forgiven: it happened, but costs nothing. A job
+# whose cancellation was asked for while it ran gets no further attempt.
 _CANCELLED = "(job.cancel_requested AND given.status IN ('pending', 'scheduled'))"
 _FORGIVEN = "(given.outcome IN ('snoozed', 'interrupted'))::int"
 SETTLE = f"""{_GIVEN}
@@ -173,8 +173,8 @@ LIMIT %(limit)s
 FOR NO KEY UPDATE SKIP LOCKED
 """
 
-# What an idle worker asks once a poll. One index probe for each queue, however many jobs it holds (a
-# "loose index scan", PostgreSQL wiki), one for what is due, and the few claimed rows.
+# What an idle worker asks once a poll. One index probe for each queue, however many jobs it holds
+# (a "loose index scan", PostgreSQL wiki), one for what is due, and the few claimed rows.
 LOOK = """
 WITH RECURSIVE queue (name) AS (
     (SELECT queue_name FROM jobqueue_job WHERE status = 'pending' ORDER BY queue_name LIMIT 1)

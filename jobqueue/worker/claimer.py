@@ -18,7 +18,7 @@ STALE = 1.0
 
 
 class Claimer:
-    """Takes jobs in hand, from each queue in turn, so that a flood in one does not hold up another."""
+    """Takes jobs in hand from each queue in turn: a flood in one does not hold up another."""
 
     def __init__(self, options: WorkerOptions, hand: Hand, settler: Settler) -> None:
         self.options = options
@@ -65,6 +65,12 @@ class Claimer:
             return 0
         room = self.options.concurrency + self.pace.prefetch - len(self.hand)
         return room if self.allowance is None else min(room, self.allowance)
+
+    @property
+    def refill_at(self) -> int:
+        """How few jobs must be in hand for a claim to be worth while, if the last one took some."""
+        prefetch = self.pace.prefetch
+        return self.options.concurrency + prefetch - max(prefetch // 2, 1)
 
     def _room_of(self, queue_name: str, portion: int) -> int:
         share = self.options.share(queue_name)

@@ -15,8 +15,8 @@ class Hand:
     The heartbeat extends what waits and what runs. The lease of a finished job is left to end, so
     that a job whose outcome cannot be recorded does not stay with a living worker for ever.
 
-    Threads share it without a lock: each entry of a dict is set and removed by one thread at a time,
-    and readers take a copy.
+    Threads share it without a lock: each entry of a dict is set and removed by one thread at a
+    time, and readers take a copy.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Hand:
             self._waiting.put(lease)
 
     def take(self, timeout: float | None = None) -> Lease | None:
-        """Wait for a job to run; None means that there will be no more. Raise Empty at a timeout."""
+        """Wait for a job to run; None when there will be no more. Raise Empty at a timeout."""
         return self._waiting.get(timeout=timeout)
 
     def start(self, attempt: Attempt) -> None:
@@ -59,16 +59,14 @@ class Hand:
         return sum(lease.claim.queue_name == queue_name for lease in self.leases())
 
     def waiting_since(self) -> float | None:
-        """Return when the oldest waiting job was claimed, on the monotonic clock; None: none waits."""
+        """Return when the oldest waiting job was claimed (monotonic); None when none waits."""
         running = self._attempts
-        times = [
-            lease.claimed for lease in self.leases() if lease.claim.id not in running
-        ]
+        times = [lease.claimed for lease in self.leases() if lease.claim.id not in running]
         return min(times, default=None)
 
     def take_back(self) -> list[Lease]:
         """Take every job from the line that no thread has started, to be released."""
-        leases = []
+        leases: list[Lease] = []
         while True:
             try:
                 lease = self._waiting.get_nowait()

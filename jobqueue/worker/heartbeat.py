@@ -83,7 +83,9 @@ class Heartbeat:
 
     def _extend_due(self) -> None:
         now = monotonic()
-        due = [lease for lease in self.hand.leases() if not lease.lost and _extension_due(lease) <= now]
+        due = [
+            lease for lease in self.hand.leases() if not lease.lost and _extension_due(lease) <= now
+        ]
         if due:
             lifecycle.extend(due, using=self.using)
 
@@ -99,7 +101,7 @@ class Heartbeat:
                 self._abandon(attempt)
 
     def _abandon(self, attempt: Attempt) -> None:
-        """Record the time-out of a handler that cannot be stopped, and have the process replaced."""
+        """Record the time-out of a handler that cannot be stopped; the process must be replaced."""
         attempt.is_abandoned = True
         logger.error("worker.handler_stuck job=%s task=%s", attempt.claim.id, attempt.claim.task)
         error = TimedOut("the handler ran past its timeout and could not be interrupted")

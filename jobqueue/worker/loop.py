@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
 
@@ -25,6 +25,9 @@ from jobqueue.worker.stopping import signals_caught
 from jobqueue.worker.threads import Pause, start_thread
 
 logger = logging.getLogger("jobqueue.worker")
+
+#: No number of jobs in hand is as low.
+NEVER = -2
 
 
 class Worker:
@@ -53,7 +56,7 @@ class Worker:
         #: Handlers still ran when their leases were given up: the process must end at once.
         self.left_handlers_running = False
         self._wakes: SimpleQueue[None] = SimpleQueue()
-        self._wake_at = -1  # wake the main thread when no more jobs than this are in hand
+        self._wake_at = NEVER  # wake the main thread when no more jobs than this are in hand
         self._pause = Pause()
 
     def run(self) -> int:
@@ -98,25 +101,28 @@ class Worker:
         return self.options.until_empty and not self.claimer.ready
 
     def _rest(self, claimed: int) -> None:
-        """Sleep while there is nothing to claim, or no room for it."""
-        held = len(self.hand)
-        if not self.claimer.ready or self.claimer.allowance == 0:
-            ends = self.options.until_empty or self.claimer.allowance == 0
-            poll = self.options.poll_interval.total_seconds() * random.uniform(0.8, 1.0)  # noqa: S311
-            self._sleep(poll, wake_at=0 if ends and held else -1)
-        elif not claimed:
-            step = max(self.claimer.pace.prefetch // 2, 1)
-            self._sleep(self.claimer.look_due - monotonic(), wake_at=max(held - step, 0))
+        """Sleep while there is nothing to claim, or too little room to be worth a statement."""
+        if self.claimer.ready and self.claimer.allowance != 0:
+            refill_at = self.claimer.refill_at
+            if not claimed:  # a queue's share is used up, or outcomes pile up unsettled
+                refill_at = min(refill_at, len(self.hand) - 1)
+            self._sleep(self.claimer.look_due - monotonic(), wake_at=refill_at)
+        elif not self._is_idle() and (self.options.until_empty or self.claimer.allowance == 0):
+            self._sleep(self.options.poll_interval.total_seconds(), wake_at=0)
+        elif not self.options.until_empty:
+            jitter = random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
+            self._sleep(self.options.poll_interval.total_seconds() * jitter)
 
     def _sleep(self, seconds: float, *, wake_at: int = -1) -> None:
         """Wait until woken, or until no more than ``wake_at`` jobs are in hand."""
         self._wake_at = wake_at
         if len(self.hand) > wake_at and not self.stop_requests:
-            try:
+            with suppress(Empty):
                 self._wakes.get(timeout=max(seconds, 0.001))
-            except Empty:
-                pass
-        self._wake_at = -1
+        self._wake_at = NEVER
+        with suppress(Empty):  # what woke us more than once is one reason to look
+            while True:
+                self._wakes.get_nowait()
 
     @contextmanager
     def _database_may_be_away(self) -> Iterator[None]:
@@ -167,12 +173,12 @@ class Worker:
 
     def _finished(self) -> None:
         if len(self.hand) <= self._wake_at:
-            self._wake_at = -1
+            self._wake_at = NEVER
             self._wakes.put(None)
 
     def _settled(self, settlements: list[Settlement]) -> None:
         self.claimer.pace.observe(settlements)
-        if self.options.until_empty or self.stop_requests:
+        if self._wake_at != NEVER and not len(self.hand):
             self._wakes.put(None)
 
     def _fail(self) -> None:

@@ -21,8 +21,8 @@ class WorkerOptions:
 
     using: str = "default"
     name: str = ""
-    #: Queue names in order of preference, each with how many of its jobs may run at once (None: any
-    #: number). Empty: every queue.
+    #: Queue names in order, each with how many of its jobs may run at once (None: any number).
+    #: Empty: every queue.
     queues: Mapping[str, int | None] = field(default_factory=dict)
     exclude: frozenset[str] = frozenset()
     concurrency: int = field(default_factory=lambda: conf.get().CONCURRENCY)
@@ -62,7 +62,7 @@ class WorkerOptions:
         return not self.queues or queue_name in self.queues
 
     def share(self, queue_name: str) -> int | None:
-        """Return how many jobs of the queue may run at once here; None: as many as there is room."""
+        """Return how many jobs of the queue may run at once here; None: any number."""
         return self.queues.get(queue_name)
 
 

@@ -1,4 +1,4 @@
-"""How many jobs to hold beyond those that run: none where jobs are slow, many where they are quick."""
+"""How many jobs to hold beyond those that run: none where jobs are slow, many where quick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settle outcomes as a group commit: all that wait go in one statement, then all that came since."""
+"""Settle outcomes as a group commit: all that wait in one statement, then all that came since."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ class Settler:
         pause, again = Pause(), False
         while batch:
             try:
-                lifecycle.settle([ended.settlement for ended in batch], using=self.using, again=again)
+                lifecycle.settle(
+                    [ended.settlement for ended in batch], using=self.using, again=again
+                )
                 return
             except _ABOUT_THE_ROW as error:
                 self._settle_one_by_one(batch, error)

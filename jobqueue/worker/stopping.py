@@ -17,14 +17,13 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def signals_caught(request_stop: Callable[[], None]) -> Iterator[None]:
     """Call ``request_stop`` for each signal; it may only set a flag and wake a sleeper.
 
-    Signals reach the main thread alone, so elsewhere (a test that runs a worker in a thread) nothing
-    is changed.
+    Signals reach the main thread alone: in another (a test may run a worker so) nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def caught(signum: int, frame: FrameType | None) -> None:
+    def caught(_signum: int, _frame: FrameType | None) -> None:
         request_stop()
 
     before: dict[int, Any] = {number: signal.signal(number, caught) for number in SIGNALS}

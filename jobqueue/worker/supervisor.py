@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
@@ -88,17 +90,15 @@ class Supervisor:
             env={
                 **os.environ,
                 SUPERVISED: "1",
-                "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+                "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
             },
             start_new_session=True,
         )
         return Child(number, process)
 
     def _sleep(self) -> None:
-        try:
+        with suppress(Empty):
             self._wakes.get(timeout=0.2)
-        except Empty:
-            pass
 
     def _look_after(self, child: Child) -> bool:
         """Replace the child's process if it died; return False when the place is given up."""

@@ -7,13 +7,14 @@ import random
 import threading
 from collections.abc import Callable
 
-
 from django.db import connections
 
 logger = logging.getLogger("jobqueue.worker")
 
 
-def start_thread(name: str, work: Callable[[], None], *, failed: Callable[[], None]) -> threading.Thread:
+def start_thread(
+    name: str, work: Callable[[], None], *, failed: Callable[[], None]
+) -> threading.Thread:
     """Run ``work`` in a daemon thread that closes its connections; call ``failed`` if it raises.
 
     A worker with a dead thread would look alive and do nothing, so ``failed`` must end it.

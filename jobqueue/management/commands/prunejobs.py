@@ -11,9 +11,9 @@ from jobqueue import lifecycle
 
 
 class Command(BaseCommand):
-    """Deletes what is older than the KEEP_SUCCEEDED, KEEP_ATTEMPTS and KEEP_DEAD_LETTERS settings."""
+    """Deletes jobs, attempts and dead letters that are older than the KEEP settings."""
 
-    help = __doc__
+    help = "Delete jobs, attempts and dead letters that are older than the KEEP_... settings."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""

@@ -22,23 +22,48 @@ class Command(BaseCommand):
     """Claims jobs and runs them until it is told to stop."""
 
     help = (
-        "Run a worker. SIGTERM or Ctrl-C drains: running jobs finish, claimed ones are handed back. "
+        "Run a worker. SIGTERM or Ctrl-C drains: running jobs finish, others are handed back. "
         "Exit codes: 0 after a clean drain, 1 when running jobs had to be given up."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options; spans are in seconds."""
         add, defaults = parser.add_argument, conf.get()
-        add("--queues", help="serve these, in this order, e.g. mail,reports:2 (2 at once); default: all")
+        add(
+            "--queues",
+            help="serve these, e.g. mail,reports:2 (2 of them at once); default: all",
+        )
         add("--exclude-queues", help="serve all queues but these, e.g. reports,video")
-        add("--concurrency", type=int, default=defaults.CONCURRENCY, help="jobs at once in a process")
+        add(
+            "--concurrency",
+            type=int,
+            default=defaults.CONCURRENCY,
+            help="jobs at once in a process",
+        )
         add("--processes", type=int, default=1, help="worker processes to keep alive")
         add("--until-empty", action="store_true", help="exit when no job is due any more")
         add("--max-jobs", type=int, help="exit after this many jobs")
-        add("--lease", type=_seconds, default=defaults.LEASE, help="seconds a claim lasts unextended")
-        add("--drain-timeout", type=_seconds, default=defaults.DRAIN_TIMEOUT, help="seconds to finish")
-        add("--poll-interval", type=_seconds, default=defaults.POLL_INTERVAL, help="seconds, if idle")
-        add("--name", default="", help="how it signs its claims; default: host, process id and more")
+        add(
+            "--lease",
+            type=_seconds,
+            default=defaults.LEASE,
+            help="seconds a claim lasts unextended",
+        )
+        add(
+            "--drain-timeout",
+            type=_seconds,
+            default=defaults.DRAIN_TIMEOUT,
+            help="seconds to finish",
+        )
+        add(
+            "--poll-interval",
+            type=_seconds,
+            default=defaults.POLL_INTERVAL,
+            help="seconds, if idle",
+        )
+        add(
+            "--name", default="", help="how it signs its claims; default: host, process id and more"
+        )
         add("--database", help="alias of the database that holds the jobs")
 
     def handle(self, **options: Any) -> None:

@@ -1,0 +1,8 @@
+"""The admin: jobs, attempts, dead letters and workers; imported by admin.autodiscover() only."""
+
+from jobqueue.admin.attempts import AttemptAdmin
+from jobqueue.admin.dead_letters import DeadLetterAdmin
+from jobqueue.admin.jobs import JobAdmin
+from jobqueue.admin.workers import WorkerAdmin
+
+__all__ = ["AttemptAdmin", "DeadLetterAdmin", "JobAdmin", "WorkerAdmin"]

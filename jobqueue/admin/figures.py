@@ -1,0 +1,65 @@
+"""The figures of the whole queue, as a strip above the lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from django.contrib.admin import AdminSite
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+
+from jobqueue import stats
+from jobqueue.admin import display
+from jobqueue.models import DeadLetter, Job, Worker
+from jobqueue.states import Status
+
+
+class Figure(NamedTuple):
+    """One figure; ``url`` leads to the rows that it counts, where the user may see them."""
+
+    label: str
+    value: str
+    url: str = ""
+    is_bad: bool = False
+
+
+class Strip(NamedTuple):
+    """All figures, and what is wrong if something is."""
+
+    figures: list[Figure]
+    warning: str
+
+
+def strip(request: HttpRequest, site: AdminSite) -> Strip:
+    """Read the figures, each counted no further than the page shows."""
+    found = stats.figures(limit=display.MOST_COUNTED + 1)
+    return Strip(list(_figures(found, request, site)), _warning(found))
+
+
+def _figures(found: stats.Figures, request: HttpRequest, site: AdminSite) -> Iterator[Figure]:
+    def url(model: type[Model], **parameters: Any) -> str:
+        may_view = display.may_view(request, site, model)
+        return display.list_url(site, model, **parameters) if may_view else ""
+
+    yield Figure(_("Pending"), display.capped(found.depth), url(Job, status=Status.PENDING))
+    yield Figure(_("Oldest waits"), display.span(found.oldest_age))
+    yield Figure(_("In flight"), display.capped(found.in_flight), url(Job, lease="running"))
+    yield Figure(
+        _("Expired leases"),
+        display.capped(found.expired),
+        url(Job, lease="expired"),
+        is_bad=found.expired > 0,
+    )
+    yield Figure(_("Dead letters"), display.capped(found.dead_letters), url(DeadLetter))
+    yield Figure(_("Live workers"), str(found.live_workers), url(Worker))
+
+
+def _warning(found: stats.Figures) -> str:
+    if not found.is_stuck:
+        return ""
+    return _(
+        "Jobs are waiting and no worker has checked in for %(span)s. "
+        "Start one: python manage.py runworker"
+    ) % {"span": display.span(stats.stale_after())}

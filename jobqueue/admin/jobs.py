@@ -1,0 +1,179 @@
+"""Jobs: what waits, what runs and under whose lease; cancel and run now."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.models import CHANGE
+from django.db.models import F, Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from jobqueue import lifecycle
+from jobqueue.admin import display, filters, payloads
+from jobqueue.admin.common import RequestAdmin
+from jobqueue.admin.operations import Operation
+from jobqueue.admin.workers import heartbeat, with_heartbeat_age
+from jobqueue.models import DeadLetter, Job, Worker
+from jobqueue.states import Status
+from jobqueue.stats import age_of
+
+
+def _cancelled(count: int) -> str:
+    return ngettext(
+        "%(count)s job was cancelled or, if it runs, asked to stop.",
+        "%(count)s jobs were cancelled or, if they run, asked to stop.",
+        count,
+    ) % {"count": count}
+
+
+def _made_due(count: int) -> str:
+    return ngettext("%(count)s job is due now.", "%(count)s jobs are due now.", count) % {
+        "count": count
+    }
+
+
+CANCEL = Operation(
+    name="cancel",
+    model=Job,
+    permission="cancel_job",
+    label=gettext_lazy("Cancel"),
+    applies=Q(status__in=[Status.SCHEDULED, Status.PENDING])
+    | Q(status=Status.CLAIMED, cancel_requested=False),
+    since="enqueued_at",
+    perform=lifecycle.cancel,
+    flag=CHANGE,
+    log="Cancelled, or asked to stop.",
+    done=_cancelled,
+    question=gettext_lazy(
+        "A job that waits is cancelled and never runs. One that runs is asked to stop, and is not "
+        "tried again. A cancelled job cannot be brought back."
+    ),
+)
+RUN_NOW = Operation(
+    name="run_now",
+    model=Job,
+    permission="run_job_now",
+    label=gettext_lazy("Run now"),
+    applies=Q(status=Status.SCHEDULED),
+    since="enqueued_at",
+    perform=lifecycle.run_now,
+    flag=CHANGE,
+    log="Made due now.",
+    done=_made_due,
+)
+
+
+@admin.register(Job)
+class JobAdmin(RequestAdmin[Job]):
+    """Jobs, with the lease as the database's clock sees it."""
+
+    list_display = ("id", "task_name", "queue_name", "standing", "tries", "due", "lease")
+    list_filter = (
+        filters.StatusFilter,
+        filters.LeaseFilter,
+        filters.QueueFilter,
+        filters.EnqueuedFilter,
+        filters.TaskFilter,
+        filters.HolderFilter,
+    )
+    deferred = (*RequestAdmin.deferred, "result")
+    searched = ("correlation_id", "claimed_by")
+    search_help_text = gettext_lazy("A job's number, a correlation id or the name of a worker.")
+    other_model = DeadLetter
+    shows_figures = True
+    operations = (CANCEL, RUN_NOW)
+    actions = ("cancel", "run_now")
+    empty_text = gettext_lazy(
+        "No jobs. What a task's enqueue() writes appears here once its transaction commits."
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        """Add what is left of each lease, and how long it has been due, by the database's clock."""
+        jobs: Any = super().get_queryset(request)
+        return jobs.with_time_left().annotate(  # type: ignore[no-any-return]
+            age=age_of(F("run_after")), has_worker_page=self.is_visible(request, Worker)
+        )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Show a lease only where there is one."""
+        lease = ["holder", ("time_left", "claimed_at", "claimed_until")]
+        return [
+            (None, {"fields": ["task_name", ("standing", "queue_name", "priority", "run_after")]}),
+            *([(_("Lease"), {"fields": lease})] if obj and obj.claimed_by else []),
+            (
+                _("Progress"),
+                {"fields": [("tries", "replays", "fence", "finished_at"), "last_error"]},
+            ),
+            self.payload_fieldset,
+            (_("Result"), {"fields": ["result_text"]}),
+            self.origin_fieldset,
+        ]
+
+    @admin.display(description=gettext_lazy("status"))
+    def standing(self, job: Job) -> Any:
+        """Return the status as a word with its symbol."""
+        return display.badge(job.status, Status)
+
+    @admin.display(description=gettext_lazy("run after"))
+    def due(self, job: Any) -> Any:
+        """Return when the job may run, seen from now."""
+        return display.when(job.run_after, job.age)
+
+    @admin.display(description=gettext_lazy("lease"))
+    def lease(self, job: Job) -> Any:
+        """Return who holds the job, and how much time is left."""
+        if not job.claimed_by:
+            return display.NOTHING
+        return format_html("{}<br>{}", job.claimed_by, self.time_left(job))
+
+    @admin.display(description=gettext_lazy("time left"))
+    def time_left(self, job: Job) -> Any:
+        """Return how much of the lease is left by the database's clock."""
+        span = display.span(job.time_left)
+        if job.time_left and job.time_left <= timedelta(0):
+            return display.warning(_("expired %(span)s ago") % {"span": span})
+        if job.cancel_requested:
+            return display.mark(
+                "cancelled", "⊘", _("%(span)s left, asked to stop") % {"span": span}
+            )
+        return _("%(span)s left") % {"span": span}
+
+    @admin.display(description=gettext_lazy("held by"))
+    def holder(self, job: Any) -> Any:
+        """Return the worker that holds the job, and whether it still lives."""
+        workers = with_heartbeat_age(Worker.objects.using(job._state.db))
+        worker = workers.filter(name=job.claimed_by).first()
+        if not worker:
+            return format_html(
+                "{} {}", job.claimed_by, display.warning(_("no such worker any more"))
+            )
+        name = self.link_to(Worker, worker.pk, worker) if job.has_worker_page else worker
+        return format_html("{} {}", name, heartbeat(worker))
+
+    @admin.display(description=gettext_lazy("result"))
+    def result_text(self, job: Job) -> Any:
+        """Return what the task returned, masked like the payload."""
+        return display.preformatted(payloads.shown(job, "result"))
+
+    @admin.action(permissions=["cancel"], description=gettext_lazy("Cancel selected jobs"))
+    def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Cancel jobs, after a question."""
+        return self.operate_on_selected(request, queryset, CANCEL)
+
+    @admin.action(permissions=["run_now"], description=gettext_lazy("Run selected jobs now"))
+    def run_now(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Make scheduled jobs due."""
+        return self.operate_on_selected(request, queryset, RUN_NOW)
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may cancel jobs."""
+        return self.may(request, CANCEL)
+
+    def has_run_now_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may run scheduled jobs now."""
+        return self.may(request, RUN_NOW)
