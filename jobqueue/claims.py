@@ -69,7 +69,7 @@ class Failure:
 NO_FAILURE = Failure()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settlement:
     """What became of a claim: decided by the runner, written by the store if the fence holds.
 

@@ -62,12 +62,15 @@ class Task(Generic[P, R]):
     run_after: datetime | timedelta | None = None
     actor: str = ""
     correlation_id: str = ""
+    #: Whether the function is ``async def``; found out, not given.
+    is_async: bool = dataclasses.field(init=False, default=False)
 
     def __post_init__(self) -> None:
         options.check_task(self)
         for attribute in functools.WRAPPER_ASSIGNMENTS:  # what functools.wraps copies
             object.__setattr__(self, attribute, getattr(self.function, attribute, None))
         object.__setattr__(self, "__wrapped__", self.function)
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now, as if it were no task."""

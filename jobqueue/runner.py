@@ -6,9 +6,8 @@ The only place that swallows an exception of a handler.
 from __future__ import annotations
 
 import ctypes
-import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from time import monotonic
 from typing import Any
@@ -21,6 +20,7 @@ from jobqueue.claims import NO_FAILURE, Failure, Lease, Settlement
 from jobqueue.context import JobContext, current
 from jobqueue.exceptions import (
     InvalidPayload,
+    LeakedTransaction,
     LeaseLost,
     PayloadRefused,
     TimedOut,
@@ -29,14 +29,19 @@ from jobqueue.exceptions import (
 from jobqueue.models import Job
 from jobqueue.registry import Task
 from jobqueue.states import Outcome, Status
-from jobqueue.transactions import none_left_open
+from jobqueue.transactions import depths, drop_leaked
 
 
 class Attempt:
     """One attempt at a claimed job, run by one thread and watched by another."""
 
     def __init__(
-        self, lease: Lease, *, using: str, on_deadline: Callable[[], None] | None = None
+        self,
+        lease: Lease,
+        *,
+        using: str,
+        on_deadline: Callable[[], None] | None = None,
+        in_transactions: Mapping[str, int] | None = None,
     ) -> None:
         self.lease = lease
         self.claim = lease.claim
@@ -46,11 +51,13 @@ class Attempt:
         #: When the attempt has run for too long, on the monotonic clock.
         self.deadline: float | None = None
         self._on_deadline = on_deadline
+        self._in_transactions = depths() if in_transactions is None else in_transactions
         self.was_interrupted = False
         self.is_settled = False
         #: Its outcome was recorded without it, since its handler could not be stopped.
         self.is_abandoned = False
         self._thread: int | None = None
+        self._process = os.getpid()
         self._lock = threading.Lock()
 
     def run(self) -> Settlement:
@@ -96,8 +103,15 @@ class Attempt:
     def _run_plain(
         self, task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]
     ) -> Settlement:
-        with none_left_open():
+        before = depths() if task.atomic else self._in_transactions
+        leaked: list[str] = []
+        try:
             result = self._call(task, args, kwargs)
+        finally:
+            leaked = drop_leaked(before)
+        if leaked:
+            names = ", ".join(map(repr, leaked))
+            raise LeakedTransaction(f"a transaction was left open on {names}, and rolled back")
         return self._succeeded(result)
 
     def _run_atomic(
@@ -113,7 +127,7 @@ class Attempt:
 
     def _call(self, task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
         function = task.function
-        if inspect.iscoroutinefunction(function):
+        if task.is_async:
             function = async_to_sync(function)
         self._thread = threading.get_ident()
         try:
@@ -126,6 +140,8 @@ class Attempt:
             self._leave()
 
     def _leave(self) -> None:
+        if os.getpid() != self._process:
+            os._exit(1)  # a child that the handler forked came back; its parent is the worker
         with self._lock:
             self._thread = None
         if self.was_interrupted:

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from django.db import connections
 
-from jobqueue.exceptions import LeakedTransaction
+
+def depths() -> dict[str, int]:
+    """Return how deep in transactions this thread is, for each alias that has one open."""
+    found = {connection.alias: _depth(connection) for connection in open_connections()}
+    return {alias: depth for alias, depth in found.items() if depth}
 
 
-@contextmanager
-def none_left_open() -> Iterator[None]:
-    """Raise LeakedTransaction when the block returns with a transaction that it did not find open.
+def drop_leaked(before: Mapping[str, int]) -> list[str]:
+    """Roll back transactions that were opened since ``before``; return their aliases.
 
-    The transaction is rolled back, with the locks it holds, by dropping its connection.
+    That drops the connection, and with it every lock and setting of the transaction.
     """
-    before = {connection.alias: _depth(connection) for connection in open_connections()}
-    yield
-    leaked = [
-        connection.alias
-        for connection in open_connections()
-        if _depth(connection) > before.get(connection.alias, 0)
-    ]
+    leaked = [alias for alias, depth in depths().items() if depth > before.get(alias, 0)]
     for alias in leaked:
-        drop(alias)
-    if leaked:
-        raise LeakedTransaction(
-            f"the handler left a transaction open on {', '.join(map(repr, leaked))}; "
-            "it was rolled back"
-        )
+        _drop(alias)
+    return leaked
 
 
-def drop(alias: str) -> None:
+def open_connections() -> list[Any]:
+    """Return this thread's connections that are connected."""
+    return [each for each in connections.all(initialized_only=True) if each.connection is not None]
+
+
+def _drop(alias: str) -> None:
     """Close a connection whatever state it is in, and let the next query open a new one."""
     connection: Any = connections[alias]
     raw, connection.connection = connection.connection, None
@@ -42,19 +39,14 @@ def drop(alias: str) -> None:
         raw.close()
 
 
-def open_connections() -> list[Any]:
-    """Return this thread's connections that are connected."""
-    return [each for each in connections.all(initialized_only=True) if each.connection is not None]
-
-
 def _depth(connection: Any) -> int:
     """Return how many transactions and savepoints are open, counting those opened by hand."""
     if connection.in_atomic_block:
         return 1 + len(connection.savepoint_ids)
-    return 1 if not connection.get_autocommit() or _in_raw_transaction(connection) else 0
+    return 1 if not connection.autocommit or _is_in_raw_transaction(connection) else 0
 
 
-def _in_raw_transaction(connection: Any) -> bool:
+def _is_in_raw_transaction(connection: Any) -> bool:
     raw = connection.connection
     if connection.vendor == "postgresql":
         return not raw.closed and bool(raw.info.transaction_status)  # 0 is IDLE

@@ -10,7 +10,7 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import model_ngettext, quote, unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -102,11 +102,12 @@ class OperatedAdmin(ReadOnlyAdmin[M]):
         count = applicable.order_by().values("pk")[: display.MOST_COUNTED + 1].count()
         context = {
             **self.admin_site.each_context(request),
-            "title": operation.label,
+            "title": operation.title,
             "opts": self.opts,
             "media": self.media,
             "operation": operation,
             "count": display.capped(count),
+            "name": model_ngettext(self.opts, count),
             "others": (selection.picked or count) - count,
             "named": applicable.order_by("-pk")[:MOST_NAMED],
             "unnamed": count > MOST_NAMED,

@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.db.models import Exists, F, OuterRef, QuerySet, Value
 from django.db.models.functions import Left
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -30,7 +31,6 @@ class AttemptAdmin(ReadOnlyAdmin[Attempt]):
         "ending",
         "worker",
         "ended",
-        "took",
         "error",
     )
     list_display_links = ("number",)
@@ -95,8 +95,9 @@ class AttemptAdmin(ReadOnlyAdmin[Attempt]):
 
     @admin.display(description=gettext_lazy("ended"))
     def ended(self, attempt: Any) -> SafeString:
-        """Return how long ago the attempt ended."""
-        return display.when(attempt.finished_at, attempt.age)
+        """Return how long ago the attempt ended, and how long it ran."""
+        took = _("took %(span)s") % {"span": display.duration(attempt.duration)}
+        return format_html("{}<br>{}", display.when(attempt.finished_at, attempt.age), took)
 
     @admin.display(description=gettext_lazy("took"))
     def took(self, attempt: Attempt) -> str:

@@ -57,6 +57,7 @@ DISCARD = Operation(
     flag=DELETION,
     log="Discarded.",
     done=_discarded,
+    title=gettext_lazy("Discard dead letters?"),
     question=gettext_lazy(
         "A discarded dead letter is deleted with its payload and cannot be replayed any more. Its "
         "attempts stay until they are pruned."

@@ -49,6 +49,7 @@ CANCEL = Operation(
     flag=CHANGE,
     log="Cancelled, or asked to stop.",
     done=_cancelled,
+    title=gettext_lazy("Cancel jobs?"),
     question=gettext_lazy(
         "A job that waits is cancelled and never runs. One that runs is asked to stop, and is not "
         "tried again. A cancelled job cannot be brought back."
@@ -125,14 +126,14 @@ class JobAdmin(RequestAdmin[Job]):
         return display.when(job.run_after, job.age)
 
     @admin.display(description=gettext_lazy("lease"))
-    def lease(self, job: Job) -> Any:
+    def lease(self, job: Any) -> Any:
         """Return who holds the job, and how much time is left."""
         if not job.claimed_by:
             return display.NOTHING
         return format_html("{}<br>{}", job.claimed_by, self.time_left(job))
 
     @admin.display(description=gettext_lazy("time left"))
-    def time_left(self, job: Job) -> Any:
+    def time_left(self, job: Any) -> Any:
         """Return how much of the lease is left by the database's clock."""
         span = display.span(job.time_left)
         if job.time_left and job.time_left <= timedelta(0):

@@ -43,7 +43,8 @@ class Operation:
     log: str
     #: From a number of rows to the message that says what was done.
     done: Callable[[int], str]
-    #: What to ask first, if it cannot be undone.
+    #: What to ask first, if it cannot be undone: a heading and what would happen.
+    title: Any = ""
     question: Any = ""
 
     def rows(self, using: str | None) -> QuerySet[Any]:

@@ -10,7 +10,7 @@ from time import monotonic
 from django.db import transaction
 
 from jobqueue import conf, signals
-from jobqueue.claims import Claim, Settlement
+from jobqueue.claims import NO_FAILURE, Claim, Settlement
 from jobqueue.lifecycle.alias import alias, store
 from jobqueue.models import Attempt, Job
 from jobqueue.states import Outcome, Status
@@ -55,8 +55,12 @@ def _writes(store: Store, settlements: Sequence[Settlement]) -> dict[Write, list
     for settlement in settlements:
         if settlement.status is None:
             write: Write = store.bury
-        elif settlement.status == Status.SUCCEEDED and not keeps_succeeded:
+        elif settlement.status != Status.SUCCEEDED:
+            write = store.settle
+        elif not keeps_succeeded:
             write = store.delete
+        elif settlement.result is None and settlement.failure is NO_FAILURE:
+            write = store.acknowledge
         else:
             write = store.settle
         writes.setdefault(write, []).append(settlement)

@@ -117,8 +117,12 @@ class Store(ABC):
     def held(self, leases: Sequence[Lease]) -> dict[int, bool]:
         """Return the ids whose fence holds, with "cancel requested"; lock and change nothing."""
 
-    # The next three settle claims whose fence still holds, each with its attempt. They return the
+    # The next four settle claims whose fence still holds, each with its attempt. They return the
     # ids that were settled; the others lost their lease, and nothing was written for them.
+
+    def acknowledge(self, settlements: Sequence[Settlement]) -> set[int]:
+        """Settle successes that have nothing to tell: the plain case, which may have a short cut."""
+        return self.settle(settlements)
 
     @abstractmethod
     def settle(self, settlements: Sequence[Settlement]) -> set[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db import connections
@@ -50,18 +50,32 @@ class PostgreSQLStore(Store):
 
     def extend(self, leases: Sequence[Lease]) -> dict[int, bool]:
         given = {
-            "ids": [lease.claim.id for lease in leases],
-            "fences": [lease.claim.fence for lease in leases],
-            "spans": [lease.span for lease in leases],
+            "ids": _array(lease.claim.id for lease in leases),
+            "fences": _array(lease.claim.fence for lease in leases),
+            "spans": _array(lease.span for lease in leases),
         }
         return dict(self._fetch(statements.EXTEND, given))
 
     def held(self, leases: Sequence[Lease]) -> dict[int, bool]:
         given = {
-            "ids": [lease.claim.id for lease in leases],
-            "fences": [lease.claim.fence for lease in leases],
+            "ids": _array(lease.claim.id for lease in leases),
+            "fences": _array(lease.claim.fence for lease in leases),
         }
         return dict(self._fetch(statements.HELD, given))
+
+    def acknowledge(self, settlements: Sequence[Settlement]) -> set[int]:
+        workers = {each.claim.claimed_by for each in settlements}
+        if len(workers) > 1:
+            return self.settle(settlements)
+        now = time.monotonic()
+        parameters = {
+            "worker": workers.pop(),
+            "ids": _array(each.claim.id for each in settlements),
+            "fences": _array(each.claim.fence for each in settlements),
+            "started_ago": _array(now - each.started for each in settlements),
+            "finished_ago": _array(now - each.finished for each in settlements),
+        }
+        return {id_ for (id_,) in self._fetch(statements.ACKNOWLEDGE, parameters)}
 
     def settle(self, settlements: Sequence[Settlement]) -> set[int]:
         return self._settle(statements.SETTLE, settlements)
@@ -75,7 +89,7 @@ class PostgreSQLStore(Store):
     def _settle(self, statement: str, settlements: Sequence[Settlement]) -> set[int]:
         now = time.monotonic()
         parameters = {
-            "ids": [settlement.claim.id for settlement in settlements],
+            "ids": _array(each.claim.id for each in settlements),
             "settlements": json.dumps([_as_record(each, now) for each in settlements]),
         }
         return {id_ for (id_,) in self._fetch(statement, parameters)}
@@ -91,6 +105,11 @@ class PostgreSQLStore(Store):
 
     def look(self) -> Look:
         return Look._make(self._fetch(statements.LOOK)[0])
+
+
+def _array(numbers: Iterable[float]) -> str:
+    """Return numbers as an array of PostgreSQL; the driver takes ten times as long over a list."""
+    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def _as_record(settlement: Settlement, now: float) -> dict[str, Any]:

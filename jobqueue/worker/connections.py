@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
-
-from django.db import reset_queries
 
 from jobqueue.transactions import open_connections
 
@@ -26,22 +23,20 @@ class ThreadConnections:
     def __init__(self) -> None:
         self._last_used = monotonic()
 
-    @contextmanager
-    def for_one_job(self) -> Iterator[None]:
-        """Offer usable connections, and clear up what the job did to them."""
+    def before_job(self) -> None:
+        """Close what may have been cut off while it rested."""
         if monotonic() - self._last_used > TRUSTED_FOR:
             _close_those(lambda connection: not connection.is_usable())
-        reset_queries()
-        try:
-            yield
-        finally:
-            reset_queries()
-            _close_those(_has_served)
-            self._last_used = monotonic()
+
+    def after_job(self) -> None:
+        """Close what the job broke, or what has served long enough."""
+        _close_those(_has_served)
+        self._last_used = monotonic()
 
 
-def _close_those(is_due: Any) -> None:
+def _close_those(is_due: Callable[[Any], bool]) -> None:
     for connection in open_connections():
+        connection.queries_log.clear()  # grows for ever under DEBUG
         if is_due(connection):
             connection.close()
 

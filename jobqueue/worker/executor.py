@@ -62,10 +62,13 @@ class Executor:
             return self.hand.take()
 
     def _run(self, lease: Lease, kept: ThreadConnections) -> None:
-        attempt = Attempt(lease, using=self.using, on_deadline=self._on_deadline)
+        attempt = Attempt(
+            lease, using=self.using, on_deadline=self._on_deadline, in_transactions={}
+        )
         self.hand.start(attempt)
-        with kept.for_one_job():
-            settlement = attempt.run()
+        kept.before_job()
+        settlement = attempt.run()
+        kept.after_job()
         if not (attempt.is_settled or attempt.is_abandoned):
             self.settler.put(lease, settlement)
         self.hand.drop(lease.claim.id)
