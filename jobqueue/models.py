@@ -236,6 +236,8 @@ class Worker(models.Model):
     state = models.CharField(
         _("state"), max_length=10, choices=WorkerState.choices, db_default=WorkerState.RUNNING
     )
+    #: Idle, and to be notified of new jobs: whoever enqueues looks at it.
+    listens = models.BooleanField(_("listens"), db_default=False)
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
 

@@ -6,6 +6,7 @@ The only place that swallows an exception of a handler.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import Context

@@ -24,11 +24,12 @@ class PostgreSQLStore(Store):
             return rows
 
     def insert(self, request: JobRequest) -> Inserted:
-        return Inserted(*self._fetch(statements.INSERT, request)[0])
+        [(*decided, _)] = self._fetch(statements.INSERT, request)
+        return Inserted._make(decided)
 
     def insert_many(self, requests: Sequence[JobRequest]) -> list[int]:
         columns = [list(column) for column in zip(*requests, strict=True)]
-        return [id_ for (id_,) in self._fetch(statements.INSERT_MANY, columns)]
+        return [id_ for id_, _ in self._fetch(statements.INSERT_MANY, columns)]
 
     def claim(
         self,

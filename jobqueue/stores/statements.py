@@ -20,12 +20,18 @@ _DUE = """LATERAL (SELECT COALESCE(
         given.run_at, statement_timestamp() + given.run_in * interval '1 second',
         statement_timestamp())) AS due (at)"""
 
+# A notification takes a lock on the whole cluster at commit: it is sent only where a worker waits.
+_WAKE = """CASE WHEN status = 'pending' AND EXISTS (
+        SELECT FROM jobqueue_worker
+        WHERE listens AND heartbeat_at > statement_timestamp() - interval '1 minute'
+    ) THEN pg_notify('jobqueue', queue_name)::text END"""
+
 INSERT = f"""
 {_INSERT_SELECT}
 FROM (VALUES (%s, %s::jsonb, %s::jsonb, %s, %s, %s, %s, %s::timestamptz, %s::float8,
         %s, %s, %s::jsonb)) AS given ({_GIVEN_REQUEST}),
     {_DUE}
-RETURNING id, status, run_after, enqueued_at
+RETURNING id, status, run_after, enqueued_at, {_WAKE}
 """
 
 # Ids come from the sequence in the order of the rows that the sorted sub-select delivers.
@@ -36,7 +42,7 @@ FROM unnest(%s::text[], %s::jsonb[], %s::jsonb[], %s::int2[], %s::text[], %s::in
     WITH ORDINALITY AS given ({_GIVEN_REQUEST}, position),
     {_DUE}
 ORDER BY given.position
-RETURNING id
+RETURNING id, {_WAKE}
 """
 
 # ANY(ARRAY(..)) rather than IN (..): it can never update more rows than its LIMIT, and stale

@@ -39,10 +39,15 @@ class Claimer:
             lifecycle.promote(using=self.using)
             lifecycle.rescue(using=self.using)
             look = lifecycle.look(using=self.using)
-        self._note(look.queue_names)
+        self._update(look.queue_names)
         self.look_due = monotonic() + self.options.poll_interval.total_seconds()
 
-    def _note(self, queue_names: Iterable[str]) -> None:
+    def note(self, queue_name: str | None) -> None:
+        """Ask this queue next, since a job of it was announced."""
+        if queue_name and self.options.serves(queue_name) and queue_name not in self.ready:
+            self.ready.append(queue_name)
+
+    def _update(self, queue_names: Iterable[str]) -> None:
         seen = {name for name in queue_names if self.options.serves(name)}
         known = [name for name in self.ready if name in seen]
         order = self.options.queues or sorted(seen)

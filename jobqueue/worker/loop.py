@@ -18,6 +18,7 @@ from jobqueue.worker.claimer import Claimer
 from jobqueue.worker.executor import Executor
 from jobqueue.worker.hand import Hand
 from jobqueue.worker.heartbeat import Heartbeat
+from jobqueue.worker.listener import Listener
 from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.presence import Presence
 from jobqueue.worker.settler import Settler
@@ -26,8 +27,8 @@ from jobqueue.worker.threads import Pause, start_thread
 
 logger = logging.getLogger("jobqueue.worker")
 
-#: No number of jobs in hand is as low.
-NEVER = -2
+#: Numbers of jobs in hand that are never reached: wake for a signal alone, or not even looked at.
+NOTHING, NEVER = -1, -2
 
 
 class Worker:
@@ -55,7 +56,8 @@ class Worker:
         self.exit_code = 0
         #: Handlers still ran when their leases were given up: the process must end at once.
         self.left_handlers_running = False
-        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self.listener = Listener(using=self.using, on_news=self._heard)
+        self._wakes: SimpleQueue[str | None] = SimpleQueue()  # with the name of a queue to ask
         self._wake_at = NEVER  # wake the main thread when no more jobs than this are in hand
         self._pause = Pause()
 
@@ -77,20 +79,28 @@ class Worker:
         start_thread("heartbeat", self.heartbeat.work, failed=self._fail)
         start_thread("settle", self.settler.work, failed=self._fail)
         self.executor.start(self.options.concurrency, failed=self._fail)
+        if not self.options.until_empty:
+            start_thread("listen", self.listener.work, failed=self._fail)
         signals.worker_started.send_robust(WorkerRow, worker=self)
 
     def turn(self) -> None:
         """Do one round: see what there is, take what there is room for, and rest."""
         with self._database_may_be_away():
             was_idle = self._is_idle()
-            if was_idle or not self.claimer.ready or monotonic() >= self.claimer.look_due:
+            if not self.claimer.ready or monotonic() >= self.claimer.look_due:
                 self.claimer.release_stale()
                 self.claimer.look()
+                self._listen_no_more_if_busy()
             claimed = self.claimer.claim()
             if was_idle and not claimed and self._is_done():
                 self.request_stop()
             else:
                 self._rest(claimed)
+
+    def _listen_no_more_if_busy(self) -> None:
+        """Spare those who enqueue the notifications while this worker finds its jobs anyway."""
+        if self.presence.listens and self.claimer.ready and len(self.hand):
+            self.presence.listen(False)
 
     def _is_idle(self) -> bool:
         return not len(self.hand) and not len(self.settler)
@@ -109,20 +119,23 @@ class Worker:
             self._sleep(self.claimer.look_due - monotonic(), wake_at=refill_at)
         elif not self._is_idle() and (self.options.until_empty or self.claimer.allowance == 0):
             self._sleep(self.options.poll_interval.total_seconds(), wake_at=0)
-        elif not self.options.until_empty:
+        elif self.options.until_empty:
+            pass  # look again: everything is settled now
+        elif self.listener.is_listening and not self.presence.listens:
+            self.presence.listen(True)  # and look again: a job may have come just before
+        else:
             jitter = random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
             self._sleep(self.options.poll_interval.total_seconds() * jitter)
 
-    def _sleep(self, seconds: float, *, wake_at: int = -1) -> None:
+    def _sleep(self, seconds: float, *, wake_at: int = NOTHING) -> None:
         """Wait until woken, or until no more than ``wake_at`` jobs are in hand."""
         self._wake_at = wake_at
-        if len(self.hand) > wake_at and not self.stop_requests:
-            with suppress(Empty):
-                self._wakes.get(timeout=max(seconds, 0.001))
+        with suppress(Empty):
+            if len(self.hand) > wake_at:
+                self.claimer.note(self._wakes.get(timeout=max(seconds, 0.001)))
+            while True:  # what woke us more than once is one reason to look
+                self.claimer.note(self._wakes.get_nowait())
         self._wake_at = NEVER
-        with suppress(Empty):  # what woke us more than once is one reason to look
-            while True:
-                self._wakes.get_nowait()
 
     @contextmanager
     def _database_may_be_away(self) -> Iterator[None]:
@@ -147,7 +160,7 @@ class Worker:
         with self._database_may_be_away():
             self.claimer.release_waiting()
         while not self._is_idle() and monotonic() < ends and self.stop_requests < 2:  # noqa: PLR2004
-            self._sleep(0.1, wake_at=0)
+            self._sleep(0.1, wake_at=0 if len(self.hand) else NOTHING)
         if not self._is_idle():
             self._give_up()
         self._close()
@@ -165,11 +178,15 @@ class Worker:
         self.hand.close(self.options.concurrency)
         self.settler.close()
         self.heartbeat.close()
+        self.listener.close()
         with self._database_may_be_away():
             self.presence.leave()
         signals.worker_stopped.send_robust(WorkerRow, worker=self)
 
     # Called from the other threads
+
+    def _heard(self, queue_name: str) -> None:
+        self._wakes.put(queue_name)
 
     def _finished(self) -> None:
         if len(self.hand) <= self._wake_at:

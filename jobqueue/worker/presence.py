@@ -13,12 +13,18 @@ from jobqueue.states import WorkerState
 from jobqueue.worker.options import WorkerOptions
 
 
+#: The longest between two beats, in seconds.
+LONGEST = 20.0
+
+
 class Presence:
     """One worker's row: there while it runs, renewed as often as its leases."""
 
     def __init__(self, options: WorkerOptions) -> None:
         self.options = options
-        self.interval = options.lease.total_seconds() / 3
+        self.interval = min(options.lease.total_seconds() / 3, LONGEST)
+        #: Whether the row asks for notifications of new jobs.
+        self.listens = False
         self._due = 0.0
         self._state = WorkerState.RUNNING
 
@@ -40,6 +46,12 @@ class Presence:
                 concurrency=self.options.concurrency,
             )
         self._due = monotonic() + self.interval
+
+    def listen(self, listens: bool) -> None:  # noqa: FBT001 - what it sets
+        """Ask for notifications of new jobs, or no longer."""
+        row = WorkerRow.objects.using(self.options.using).filter(name=self.options.name)
+        found = row.update(listens=listens, heartbeat_at=Now())
+        self.listens = listens and bool(found)  # the first beat may not have written it yet
 
     def draining(self) -> None:
         """Say so with the next beat, at once."""
