@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from jobqueue.states import Outcome, Reason, Status
@@ -37,6 +38,7 @@ class Claim(NamedTuple):
     version: int
     queue_name: str
     priority: int
+    run_after: datetime
     attempts: int
     max_attempts: int
     attempts_forgiven: int
@@ -54,6 +56,10 @@ class Claim(NamedTuple):
     def tries(self) -> int:
         """The number of this attempt within its budget: snoozes and earlier lives do not count."""
         return max(self.attempts - self.attempts_forgiven, 1)
+
+
+#: Where a worker's last claim from a queue ended, by priority: the (run_after, id) of the last job.
+Floors = Mapping[int, tuple[datetime, int]]
 
 
 @dataclass(frozen=True, slots=True)

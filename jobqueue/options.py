@@ -17,6 +17,7 @@ MAX_ATTEMPTS = 100_000
 MAX_NAME = 64
 MAX_ACTOR = 150
 MAX_SPAN = timedelta(days=3650)
+MIN_YEAR, MAX_YEAR = 1001, 9998  # MySQL's, less a year for the way to another time zone
 
 # Lower case only: MySQL's collations would treat "Mail" and "mail" as one queue.
 _QUEUE_NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]*")
@@ -85,12 +86,14 @@ def _check_run_after(value: Any) -> None:
     if value is None:
         return
     if isinstance(value, timedelta):
-        if value > MAX_SPAN:
-            raise InvalidJob(f"run_after is more than {MAX_SPAN.days} days ahead: {value}")
+        if abs(value) > MAX_SPAN:
+            raise InvalidJob(f"run_after is more than {MAX_SPAN.days} days away: {value}")
     elif not isinstance(value, datetime):
         raise InvalidJob(f"run_after must be a datetime or a timedelta, not {value!r:.100}")
     elif value.utcoffset() is None:
         raise InvalidJob(f"run_after {value.isoformat()} is naive; give it a time zone")
+    elif not MIN_YEAR <= value.year <= MAX_YEAR:
+        raise InvalidJob(f"run_after {value.isoformat()} is a year that not every database keeps")
 
 
 def _check_takes_context(task: Task[..., Any]) -> None:

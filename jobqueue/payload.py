@@ -18,6 +18,7 @@ from jobqueue.exceptions import InvalidPayload, InvalidPayloadType
 MAX_DEPTH = 64
 MAX_INTEGER = 2**63 - 1
 MIN_INTEGER = -(2**63)
+MAX_FLOAT = 1e16  # from here on PostgreSQL's jsonb gives floats back as integers
 
 #: Code points that PostgreSQL stores in neither text nor jsonb: NUL and lone surrogates.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -66,8 +67,10 @@ def _check_scalar(value: Any, path: str) -> None:
         _check_text(value, path)
     elif kind is int and not MIN_INTEGER <= value <= MAX_INTEGER:
         raise InvalidPayload(f"{path} is an integer beyond 64 bits; pass it as a string")
-    elif kind is float and not math.isfinite(value):
-        raise InvalidPayload(f"{path} is {value}; JSON has no such number")
+    elif kind is float and not abs(value) < MAX_FLOAT:
+        if not math.isfinite(value):
+            raise InvalidPayload(f"{path} is {value}; JSON has no such number")
+        raise InvalidPayload(f"{path} is a float of 1e16 or more; pass it as a string")
 
 
 def _check_text(text: str, path: str) -> None:

@@ -72,8 +72,11 @@ def _lane_heads(pending: QuerySet[Job]) -> Iterator[Any]:
 
     Each step is a look-up or two in the claim index, where a minimum would read all of it.
     """
-    order = ("queue_name", "-priority", "run_after", "id")
-    heads = pending.annotate(age=age_of(F("run_after"))).only(*order).order_by(*order)
+    heads = (
+        pending.annotate(age=age_of(F("run_after")))
+        .only("queue_name", "priority")
+        .order_by("queue_name", "-priority", "run_after", "id")
+    )
     head = heads.first()
     while head:
         yield head

@@ -7,7 +7,7 @@ from datetime import timedelta
 from time import monotonic
 
 from jobqueue import registry
-from jobqueue.claims import Claim, Lease
+from jobqueue.claims import Claim, Floors, Lease
 from jobqueue.lifecycle.alias import store
 
 
@@ -17,11 +17,13 @@ def claim(
     worker: str,
     limit: int,
     lease: timedelta,
+    floors: Floors | None = None,
     using: str | None = None,
 ) -> list[Claim]:
     """Take up to ``limit`` pending jobs of a queue for ``worker``, a lease and an attempt each.
 
-    ``lease`` is for tasks that set none of their own.
+    ``lease`` is for tasks that set none of their own. ``floors`` say where the last claim ended, to
+    start from there: jobs below, and other priorities, are then left to a claim without floors.
     """
     return store(using).claim(
         queue_name,
@@ -29,6 +31,7 @@ def claim(
         limit=limit,
         lease=lease.total_seconds(),
         leases=registry.leases(),
+        floors=floors or {},
     )
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from django.db import connections, transaction
 from django.db.models import Model, QuerySet
 
-from jobqueue.claims import Claim, JobRequest, Lease, Settlement
+from jobqueue.claims import Claim, Floors, JobRequest, Lease, Settlement
 from jobqueue.models import DeadLetter, Job
 
 M = TypeVar("M", bound=Model)
@@ -32,6 +32,13 @@ REVIVE = f"""
 INSERT INTO jobqueue_job ({_SAME}, last_error, max_attempts, attempts_forgiven, replays)
 SELECT {_SAME}, last_error, attempts + max_attempts - attempts_forgiven, attempts, replays + 1
 FROM jobqueue_deadletter"""
+
+# The payload goes from column to column, unread: what cannot be read can be moved.
+MOVE = f"""
+INSERT INTO jobqueue_deadletter
+    ({", ".join(MOVED)}, last_error, reason, error_class, message, fingerprint)
+SELECT {", ".join(MOVED)}, last_error, %s, %s, %s, %s
+FROM jobqueue_job WHERE id = %s"""
 
 
 class Inserted(NamedTuple):
@@ -103,10 +110,12 @@ class Store(ABC):
         limit: int,
         lease: float,
         leases: Mapping[str, float],
+        floors: Floors,
     ) -> list[Claim]:
         """Take up to ``limit`` pending jobs of one queue, best first, and count an attempt of each.
 
-        ``lease`` is in seconds; ``leases`` has the tasks with one of their own.
+        ``lease`` is in seconds; ``leases`` has the tasks with one of their own. A store may look
+        only above the ``floors``, and only in the priorities that they name; empty: everywhere.
         """
 
     @abstractmethod

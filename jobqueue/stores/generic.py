@@ -20,7 +20,7 @@ from django.db.models import (
 )
 from django.db.models.functions import Cast, Now
 
-from jobqueue.claims import Claim, JobRequest, Lease, Settlement
+from jobqueue.claims import Claim, Floors, JobRequest, Lease, Settlement
 from jobqueue.models import MAX_LAST_ERROR, Attempt, DeadLetter, Job
 from jobqueue.querysets import JobQuerySet, ago, from_now
 from jobqueue.states import Outcome, Status
@@ -59,6 +59,7 @@ class GenericStore(Store):
         limit: int,
         lease: float,
         leases: Mapping[str, float],
+        floors: Floors,  # noqa: ARG002 - no dead entries to walk past here
     ) -> list[Claim]:
         best = self._jobs().pending().filter(queue_name=queue_name)
         best = best.order_by("-priority", "run_after", "id")

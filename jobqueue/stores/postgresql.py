@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.claims import Claim, JobRequest, Lease, Settlement
+from jobqueue.claims import Claim, Floors, JobRequest, Lease, Settlement
 from jobqueue.stores import statements
 from jobqueue.stores.base import Expired, Inserted, Look, Store
 
@@ -39,15 +39,21 @@ class PostgreSQLStore(Store):
         limit: int,
         lease: float,
         leases: Mapping[str, float],
+        floors: Floors,
     ) -> list[Claim]:
+        lanes = sorted(floors.items(), reverse=True)
         parameters = {
             "queue_name": queue_name,
             "worker": worker,
             "limit": limit,
             "lease": lease,
             "leases": json.dumps(leases),
+            "priorities": [priority for priority, _ in lanes],
+            "run_afters": [run_after for _, (run_after, _) in lanes],
+            "ids": [id_ for _, (_, id_) in lanes],
         }
-        return [Claim._make(row) for row in self._fetch(statements.CLAIM, parameters)]
+        statement = statements.CLAIM_ABOVE if lanes else statements.CLAIM
+        return [Claim._make(row) for row in self._fetch(statement, parameters)]
 
     def extend(self, leases: Sequence[Lease]) -> dict[int, bool]:
         given = {

@@ -46,26 +46,52 @@ RETURNING id, {_WAKE}
 """
 
 # ANY(ARRAY(..)) rather than IN (..): it can never update more rows than its LIMIT, and stale
-# statistics cannot turn it into a scan of the table. The ORDER BY is the index, so nothing is
-# sorted but the few rows that come back (RETURNING has no order).
-CLAIM = f"""
+# statistics cannot turn it into a scan of the table. RETURNING has no order, so the few rows are
+# sorted again.
+_CLAIM_THESE = f"""
 WITH claimed AS (
     UPDATE jobqueue_job
     SET status = 'claimed', attempts = attempts + 1, fence = fence + 1, claimed_by = %(worker)s,
         claimed_at = statement_timestamp(),
         claimed_until = statement_timestamp() + interval '1 second'
             * COALESCE((%(leases)s::jsonb ->> task)::float8, %(lease)s)
-    WHERE id = ANY (ARRAY(
+    WHERE id = ANY (ARRAY({{these}}))
+    RETURNING {_CLAIM}
+)
+SELECT {_CLAIM} FROM claimed ORDER BY priority DESC, run_after, id
+"""
+
+# The ORDER BY is the index: nothing is sorted, and only what is taken is read.
+CLAIM = _CLAIM_THESE.format(
+    these="""
         SELECT id FROM jobqueue_job
         WHERE status = 'pending' AND queue_name = %(queue_name)s
         ORDER BY priority DESC, run_after, id
         LIMIT %(limit)s
         FOR NO KEY UPDATE SKIP LOCKED
-    ))
-    RETURNING {_CLAIM}, run_after
+    """
 )
-SELECT {_CLAIM} FROM claimed ORDER BY priority DESC, run_after, id
-"""
+
+# The same, from where the last claim ended in each priority's lane. While some old snapshot is open,
+# the index entries of jobs that are gone cannot be cleaned away, and to walk past them again with
+# every claim is what kills a queue. The lanes are given best first, and are read in that order.
+CLAIM_ABOVE = _CLAIM_THESE.format(
+    these="""
+        SELECT due.id
+        FROM unnest(%(priorities)s::int2[], %(run_afters)s::timestamptz[], %(ids)s::int8[])
+                AS lane (priority, run_after, id),
+            LATERAL (
+                SELECT job.id FROM jobqueue_job AS job
+                WHERE job.status = 'pending' AND job.queue_name = %(queue_name)s
+                    AND job.priority = lane.priority
+                    AND (job.run_after, job.id) > (lane.run_after, lane.id)
+                ORDER BY job.run_after, job.id
+                LIMIT %(limit)s
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS due
+        LIMIT %(limit)s
+    """
+)
 
 # SKIP LOCKED: a row that a settle has locked needs no extension, and to wait could deadlock.
 EXTEND = """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
+from datetime import datetime
 from time import monotonic
 
 from jobqueue import lifecycle, registry
@@ -28,6 +30,8 @@ class Claimer:
         self.pace = Pace(options.concurrency)
         #: Queues that had pending jobs when last seen, the next to be asked first.
         self.ready: list[str] = []
+        #: Where the claims since the last look ended, by queue.
+        self._floors: dict[str, dict[int, tuple[datetime, int]]] = {}
         self.look_due = 0.0
         #: How many more jobs may be taken; None: any number.
         self.allowance = options.max_jobs
@@ -40,7 +44,9 @@ class Claimer:
             lifecycle.rescue(using=self.using)
             look = lifecycle.look(using=self.using)
         self._update(look.queue_names)
-        self.look_due = monotonic() + self.options.poll_interval.total_seconds()
+        self._floors.clear()  # something may have come in below, or in another priority
+        jitter = random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
+        self.look_due = monotonic() + self.options.poll_interval.total_seconds() * jitter
 
     def note(self, queue_name: str | None) -> None:
         """Ask this queue next, since a job of it was announced."""
@@ -88,8 +94,11 @@ class Claimer:
             worker=self.options.name,
             limit=limit,
             lease=self.options.lease,
+            floors=self._floors.get(name),
             using=self.using,
         )
+        floors = self._floors.setdefault(name, {})
+        floors |= {claim.priority: (claim.run_after, claim.id) for claim in claims}
         spans, usual = registry.leases(), self.options.lease.total_seconds()
         spans_of = [spans.get(claim.task, usual) for claim in claims]
         self.hand.add(

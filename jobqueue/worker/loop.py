@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
@@ -87,7 +86,7 @@ class Worker:
         """Do one round: see what there is, take what there is room for, and rest."""
         with self._database_may_be_away():
             was_idle = self._is_idle()
-            if not self.claimer.ready or monotonic() >= self.claimer.look_due:
+            if self._look_is_due():
                 self.claimer.release_stale()
                 self.claimer.look()
                 self._listen_no_more_if_busy()
@@ -96,6 +95,12 @@ class Worker:
                 self.request_stop()
             else:
                 self._rest(claimed)
+
+    def _look_is_due(self) -> bool:
+        """Whether to look now; a worker that listens need not between its polls."""
+        if self.claimer.ready or (self.presence.listens and self.listener.is_listening):
+            return monotonic() >= self.claimer.look_due
+        return True
 
     def _listen_no_more_if_busy(self) -> None:
         """Spare those who enqueue the notifications while this worker finds its jobs anyway."""
@@ -122,10 +127,10 @@ class Worker:
         elif self.options.until_empty:
             pass  # look again: everything is settled now
         elif self.listener.is_listening and not self.presence.listens:
-            self.presence.listen(True)  # and look again: a job may have come just before
+            self.presence.listen(True)
+            self.claimer.look_due = 0.0  # a job may have come just before
         else:
-            jitter = random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
-            self._sleep(self.options.poll_interval.total_seconds() * jitter)
+            self._sleep(self.claimer.look_due - monotonic())
 
     def _sleep(self, seconds: float, *, wake_at: int = NOTHING) -> None:
         """Wait until woken, or until no more than ``wake_at`` jobs are in hand."""
