@@ -130,7 +130,7 @@ class Store(ABC):
     # ids that were settled; the others lost their lease, and nothing was written for them.
 
     def acknowledge(self, settlements: Sequence[Settlement]) -> set[int]:
-        """Settle successes that have nothing to tell: the plain case, which may have a short cut."""
+        """Settle successes that have nothing to tell: the plain case may have a short cut."""
         return self.settle(settlements)
 
     @abstractmethod

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from django.db import connections
 from django.db.models import (
     Case,
     DurationField,
@@ -21,10 +22,10 @@ from django.db.models import (
 from django.db.models.functions import Cast, Now
 
 from jobqueue.claims import Claim, Floors, JobRequest, Lease, Settlement
-from jobqueue.models import MAX_LAST_ERROR, Attempt, DeadLetter, Job
+from jobqueue.models import MAX_LAST_ERROR, Attempt, Job
 from jobqueue.querysets import JobQuerySet, ago, from_now
 from jobqueue.states import Outcome, Status
-from jobqueue.stores.base import MOVED, Expired, Inserted, Look, Store
+from jobqueue.stores.base import MOVE, Expired, Inserted, Look, Store
 
 _FORGIVEN = (Outcome.SNOOZED, Outcome.INTERRUPTED)
 #: Read as text, so that one unreadable payload condemns only its own job.
@@ -59,7 +60,7 @@ class GenericStore(Store):
         limit: int,
         lease: float,
         leases: Mapping[str, float],
-        floors: Floors,  # noqa: ARG002 - no dead entries to walk past here
+        floors: Floors,
     ) -> list[Claim]:
         best = self._jobs().pending().filter(queue_name=queue_name)
         best = best.order_by("-priority", "run_after", "id")
@@ -119,16 +120,10 @@ class GenericStore(Store):
         # A write comes first: SQLite cannot turn a read transaction into a write transaction.
         if not ours.update(last_error=settlement.failure.message[:MAX_LAST_ERROR]):
             return False
-        job = ours.values(*MOVED).get()
         failure = settlement.failure
-        DeadLetter.objects.using(self.using).create(
-            **job,
-            last_error=failure.message[:MAX_LAST_ERROR],
-            reason=settlement.reason or "",
-            error_class=failure.error_class,
-            message=failure.message,
-            fingerprint=failure.fingerprint,
-        )
+        letter = [settlement.reason, failure.error_class, failure.message, failure.fingerprint]
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(MOVE, [*letter, settlement.claim.id])
         self._record([settlement])
         ours.delete()
         return True

@@ -72,9 +72,9 @@ CLAIM = _CLAIM_THESE.format(
     """
 )
 
-# The same, from where the last claim ended in each priority's lane. While some old snapshot is open,
-# the index entries of jobs that are gone cannot be cleaned away, and to walk past them again with
-# every claim is what kills a queue. The lanes are given best first, and are read in that order.
+# The same, from where the last claim ended in each priority's lane. While some old snapshot is
+# open, the index entries of jobs that are gone cannot be cleaned away, and to walk past them again
+# with every claim is what kills a queue. The lanes are given and read best first.
 CLAIM_ABOVE = _CLAIM_THESE.format(
     these="""
         SELECT due.id
@@ -123,8 +123,8 @@ WITH given AS (
 ),"""
 
 # The fence, in one place. claimed_until says that the claim is open without naming status, which
-# would lead the planner to a partial index that is full of dead rows. CASE hides both conditions from
-# its statistics: where these say that no row is claimed, it would join row by row with every other.
+# would lead the planner to a partial index that is full of dead rows. CASE hides both conditions
+# from its statistics: where these say that no row is claimed, it would join every row with every.
 _FENCED = """job.id = ANY (%(ids)s::int8[]) AND job.id = given.id
         AND CASE WHEN job.claimed_until IS NULL THEN false ELSE job.fence = given.fence END"""
 

@@ -1,4 +1,4 @@
-"""Hear of new jobs on PostgreSQL's notification channel, so that an idle worker need not wait to poll.
+"""Hear of new jobs on PostgreSQL's notification channel, so that an idle worker need not wait.
 
 Polling stays the truth: a notification that is missed, or a pooler that passes none on, costs a
 poll's latency and nothing else.

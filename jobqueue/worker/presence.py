@@ -12,7 +12,6 @@ from jobqueue.models import Worker as WorkerRow
 from jobqueue.states import WorkerState
 from jobqueue.worker.options import WorkerOptions
 
-
 #: The longest between two beats, in seconds.
 LONGEST = 20.0
 
