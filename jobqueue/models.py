@@ -32,6 +32,13 @@ class Request(models.Model):
     version = models.PositiveSmallIntegerField(_("payload version"), db_default=1)
     queue_name = models.CharField(_("queue"), max_length=MAX_NAME, db_default="default")
     priority = models.SmallIntegerField(_("priority"), db_default=0)
+    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
+    correlation_id = models.CharField(
+        _("correlation id"), max_length=MAX_NAME, db_default="", blank=True
+    )
+    actor = models.CharField(_("actor"), max_length=MAX_ACTOR, db_default="", blank=True)
+    trace = models.JSONField(_("trace headers"), null=True, blank=True)
+    # What changes stands last: PostgreSQL logs an update from the first column that differs.
     #: Attempts so far, counted at the claim.
     attempts = models.PositiveIntegerField(_("attempts"), db_default=0)
     #: The number of the last attempt that the job will get.
@@ -41,15 +48,9 @@ class Request(models.Model):
     replays = models.PositiveIntegerField(_("replays"), db_default=0)
     #: The fencing token: grows at every claim and never goes back.
     fence = models.PositiveBigIntegerField(_("fence"), db_default=0)
-    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
     last_error = models.CharField(
         _("last error"), max_length=MAX_LAST_ERROR, db_default="", blank=True
     )
-    correlation_id = models.CharField(
-        _("correlation id"), max_length=MAX_NAME, db_default="", blank=True
-    )
-    actor = models.CharField(_("actor"), max_length=MAX_ACTOR, db_default="", blank=True)
-    trace = models.JSONField(_("trace headers"), null=True, blank=True)
 
     class Meta:
         abstract = True
@@ -109,11 +110,7 @@ class Job(Request):
                 condition=Q(status=Status.SCHEDULED),
             ),
             # Rescue reads this small set; claimed_until is in no index, so that heartbeats are HOT.
-            models.Index(
-                fields=["claimed_by"],
-                name="jobqueue_job_claimed",
-                condition=_CLAIMED,
-            ),
+            models.Index(fields=["id"], name="jobqueue_job_claimed", condition=_CLAIMED),
             models.Index(
                 fields=["finished_at"],
                 name="jobqueue_job_finished",

@@ -47,7 +47,8 @@ class JobQuerySet(QuerySet["Job"]):
 
     def due(self) -> JobQuerySet:
         """Scheduled jobs whose time has come."""
-        return self.scheduled().filter(run_after__lte=Now())
+        # A sum, as stored: SQLite compares text, and Now() alone has fewer digits there.
+        return self.scheduled().filter(run_after__lte=from_now(timedelta(0)))
 
     def claimed(self) -> JobQuerySet:
         """Jobs that some worker holds or held."""
