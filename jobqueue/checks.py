@@ -12,8 +12,19 @@ from django.core.management import get_commands
 from django.db import DEFAULT_DB_ALIAS, router
 
 from jobqueue import conf
+from jobqueue.options import MAX_SPAN, MIN_LEASE
 
-_SPANS = ("LEASE", "POLL_INTERVAL", "DRAIN_TIMEOUT", "KEEP_SUCCEEDED", "KEEP_ATTEMPTS")
+_INSTANT = timedelta(microseconds=1)
+#: The spans, each with the least that makes sense.
+_SPANS = {
+    "LEASE": MIN_LEASE,
+    "UNKNOWN_TASK_DELAY": timedelta(0),
+    "POLL_INTERVAL": _INSTANT,
+    "DRAIN_TIMEOUT": timedelta(0),
+    "KEEP_SUCCEEDED": timedelta(0),
+    "KEEP_ATTEMPTS": timedelta(0),
+    "KEEP_DEAD_LETTERS": timedelta(0),
+}
 _NUMBERS = ("MAX_ATTEMPTS", "MAX_PAYLOAD_BYTES", "CONCURRENCY")
 
 
@@ -25,10 +36,12 @@ def check_settings(**_: Any) -> list[checks.CheckMessage]:
     except (ImproperlyConfigured, TypeError) as error:
         return [checks.Error(str(error), id="jobqueue.E001")]
     found: list[checks.CheckMessage] = []
-    for name in _SPANS:
+    for name, least in _SPANS.items():
         value = getattr(given, name)
-        if not isinstance(value, timedelta) or value < timedelta(0):
-            found.append(_wrong(name, "a timedelta that is not negative", value))
+        if value is None and name == "KEEP_DEAD_LETTERS":
+            continue
+        if not isinstance(value, timedelta) or not least <= value <= MAX_SPAN:
+            found.append(_wrong(name, f"a timedelta from {least} to {MAX_SPAN}", value))
     for name in _NUMBERS:
         value = getattr(given, name)
         if type(value) is not int or value < 1:

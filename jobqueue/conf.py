@@ -11,7 +11,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from jobqueue.backoff import Backoff, Exponential
+from jobqueue.backoff import Backoff, Exponential, as_backoff
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class Settings:
     #: How long a claim lasts unless the worker extends it; extended every third of it.
     LEASE: timedelta = timedelta(seconds=60)
     #: The delay before the next attempt of a task that sets no backoff of its own.
+    #: A timedelta, a sequence of them, or a function from the failed attempt's number to one.
     BACKOFF: Backoff = Exponential()
     #: How long to wait before trying a job again whose task or payload version is not known
     #: here: long enough for a rolling deploy to replace this worker.
@@ -55,6 +56,9 @@ class Settings:
         "card",
         "ssn",
     )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "BACKOFF", as_backoff(self.BACKOFF))
 
 
 @lru_cache(maxsize=1)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+#: No span is longer: every database and every calendar must be able to add it to now.
+LONGEST = timedelta(days=3650)
+
 
 class JobQueueError(Exception):
     """Every error that jobqueue itself raises derives from this one."""
@@ -96,5 +99,6 @@ def as_timedelta(delay: timedelta | float | None) -> timedelta | None:
     """Read a span given as a timedelta or in seconds; a negative one means at once."""
     if delay is None:
         return None
-    span = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
-    return max(span, timedelta(0))
+    if not isinstance(delay, timedelta):
+        delay = timedelta(seconds=max(min(delay, LONGEST.total_seconds()), 0))
+    return max(min(delay, LONGEST), timedelta(0))

@@ -7,7 +7,7 @@ import re
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from jobqueue.exceptions import InvalidJob, InvalidTask
+from jobqueue.exceptions import LONGEST, InvalidJob, InvalidTask
 
 if TYPE_CHECKING:
     from jobqueue.registry import Task
@@ -16,7 +16,9 @@ MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_ATTEMPTS = 100_000
 MAX_NAME = 64
 MAX_ACTOR = 150
-MAX_SPAN = timedelta(days=3650)
+MAX_SPAN = LONGEST
+#: The shortest lease: one that can be extended in time, twice, on a busy database.
+MIN_LEASE = timedelta(seconds=1)
 MIN_YEAR, MAX_YEAR = 1001, 9998  # MySQL's, less a year for the way to another time zone
 
 # Lower case only: MySQL's collations would treat "Mail" and "mail" as one queue.
@@ -31,8 +33,8 @@ def check_task(task: Task[..., Any]) -> None:
     if task.max_attempts is not None:
         _check_integer("max_attempts", task.max_attempts, 1, MAX_ATTEMPTS)
     _check_integer("version", task.version, 1, 32_767)
-    for name in ("lease", "timeout"):
-        _check_span(task, name)
+    _check_span(task, "lease", MIN_LEASE)
+    _check_span(task, "timeout", timedelta(microseconds=1))
     _check_run_after(task.run_after)
     _check_text("actor", task.actor, MAX_ACTOR)
     _check_text("correlation_id", task.correlation_id, MAX_NAME)
@@ -74,12 +76,15 @@ def _check_text(name: str, value: Any, limit: int) -> None:
         )
 
 
-def _check_span(task: Task[..., Any], name: str) -> None:
+def _check_span(task: Task[..., Any], name: str, least: timedelta) -> None:
     span = getattr(task, name)
     if span is None:
         return
-    if type(span) is not timedelta or not timedelta(0) < span <= MAX_SPAN:
-        raise InvalidTask(f"{name} of {task.name} must be a positive timedelta, not {span!r:.100}")
+    if type(span) is not timedelta or not least <= span <= MAX_SPAN:
+        raise InvalidTask(
+            f"{name} of {task.name} must be a timedelta of at least {least.total_seconds():g} s, "
+            f"not {span!r:.100}"
+        )
 
 
 def _check_run_after(value: Any) -> None:

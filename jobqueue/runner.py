@@ -16,10 +16,11 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.db import transaction
 
-from jobqueue import authorisation, lifecycle, payload, registry, signals, verdicts
+from jobqueue import authorisation, failures, lifecycle, payload, registry, signals, verdicts
 from jobqueue.claims import NO_FAILURE, Failure, Lease, Settlement
 from jobqueue.context import JobContext, current
 from jobqueue.exceptions import (
+    InvalidArguments,
     InvalidPayload,
     LeakedTransaction,
     LeaseLost,
@@ -134,7 +135,7 @@ class Attempt:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
-            if _is_about_the_call(error):
+            if not _fits(task, args, kwargs):
                 raise PayloadRefused(f"the payload does not fit {task.name}: {error}") from None
             raise
         finally:
@@ -183,10 +184,13 @@ class Attempt:
             self._lock.release()
 
 
-def _is_about_the_call(error: TypeError) -> bool:
-    """Whether the function refused its arguments, rather than failed inside."""
-    tb = error.__traceback__
-    return tb is not None and tb.tb_next is None
+def _fits(task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether the function takes these arguments, so that its TypeError is one from inside."""
+    try:
+        task.check_arguments(args[1:] if task.takes_context else args, kwargs)
+    except InvalidArguments:
+        return False
+    return True
 
 
 def _as_json(result: Any) -> tuple[str | None, Failure]:
@@ -196,6 +200,7 @@ def _as_json(result: Any) -> tuple[str | None, Failure]:
     try:
         text = payload.dumps(result, name="result")
         payload.check_size(text, name="the result")
-    except InvalidPayload as error:
-        return None, Failure(message=f"succeeded; the result was not kept: {error}")
+    except Exception as error:  # noqa: BLE001 - to look at the result may run somebody's code
+        why = failures.describe(error).message
+        return None, Failure(message=f"succeeded; the result was not kept: {why}")
     return text, NO_FAILURE

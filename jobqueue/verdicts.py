@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from time import monotonic
 from typing import Any
 
 from jobqueue import conf, failures
-from jobqueue.backoff import delay_after
+from jobqueue.backoff import Exponential, delay_after
 from jobqueue.claims import Claim, Settlement
 from jobqueue.exceptions import (
     Discard,
@@ -21,6 +22,8 @@ from jobqueue.exceptions import (
 )
 from jobqueue.registry import Task
 from jobqueue.states import Outcome, Reason, Status
+
+logger = logging.getLogger("jobqueue")
 
 #: Errors for which another attempt would change nothing.
 _FINAL: dict[type[BaseException], Reason] = {
@@ -90,4 +93,8 @@ def _delay(claim: Claim, task: Task[..., Any] | None, error: BaseException) -> t
     if isinstance(error, Retry) and error.delay is not None:
         return error.delay
     backoff = (task.backoff if task else None) or conf.get().BACKOFF
-    return delay_after(claim.tries, backoff)
+    try:
+        return delay_after(claim.tries, backoff)
+    except Exception:  # a project's own function; it must not cost the job its outcome
+        logger.exception("job.backoff_failed job=%s task=%s", claim.id, claim.task)
+        return delay_after(claim.tries, Exponential())

@@ -80,10 +80,6 @@ class ReadOnlyAdmin(_ModelAdmin[M]):
         """Leave what is large, or may not be readable, in the database."""
         return super().get_queryset(request).defer(*self.deferred)
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return every field."""
-        return admin.utils.flatten_fieldsets(self.get_fieldsets(request, obj))
-
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:

@@ -22,8 +22,6 @@ class RequestAdmin(OperatedAdmin[M]):
     deferred: ClassVar[tuple[str, ...]] = ("args", "kwargs", "trace")
     #: What the same request is, once it is not this any more.
     other_model: ClassVar[type[Job | DeadLetter]]
-    #: The columns that a search looks for a whole match in, besides the number.
-    searched: ClassVar[tuple[str, ...]] = ("correlation_id",)
     # Only makes the search box appear: get_search_results() is ours.
     search_fields = ("pk__exact",)
 
@@ -40,10 +38,13 @@ class RequestAdmin(OperatedAdmin[M]):
         term = search_term.strip()
         if not term:
             return queryset, False
-        wanted = Q.create([(column, term) for column in self.searched], connector=Q.OR)
-        if (pk := filters.read_key(term)) is not None:
-            wanted |= Q(pk=pk)
-        return queryset.filter(wanted), False
+        return queryset.filter(self.matches(term)), False
+
+    def matches(self, term: str) -> Q:
+        """Return what a search looks for: a number or a correlation id."""
+        pk = filters.read_key(term)
+        by_number = Q() if pk is None else Q(pk=pk)
+        return Q(correlation_id=term) | by_number
 
     def change_view(
         self,

@@ -147,6 +147,11 @@ class HolderFilter(ExactFilter):
     parameter_name = "worker"
     column = "claimed_by"
 
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the jobs; only claimed ones have a holder, and those have an index."""
+        held = queryset.filter(status=Status.CLAIMED) if self.value() else queryset
+        return super().queryset(request, held)
+
 
 class JobFilter(ExactFilter):
     """Attempts of one job."""

@@ -83,7 +83,6 @@ class JobAdmin(RequestAdmin[Job]):
         filters.HolderFilter,
     )
     deferred = (*RequestAdmin.deferred, "result")
-    searched = ("correlation_id", "claimed_by")
     search_help_text = gettext_lazy("A job's number, a correlation id or the name of a worker.")
     other_model = DeadLetter
     shows_figures = True
@@ -99,6 +98,10 @@ class JobAdmin(RequestAdmin[Job]):
         return jobs.with_time_left().annotate(  # type: ignore[no-any-return]
             age=age_of(F("run_after")), has_worker_page=self.is_visible(request, Worker)
         )
+
+    def matches(self, term: str) -> Q:
+        """Return what a search looks for: also the holder of a lease."""
+        return super().matches(term) | Q(claimed_by=term, status=Status.CLAIMED)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Show a lease only where there is one."""

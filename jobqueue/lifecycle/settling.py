@@ -44,9 +44,10 @@ def settle(
 
 
 def _recorded_before(settlements: Sequence[Settlement], using: str) -> set[int]:
-    claims = {(each.claim.id, each.claim.fence) for each in settlements}
-    attempts = Attempt.objects.using(using).filter(job_id__in=[job_id for job_id, _ in claims])
-    return {pair[0] for pair in claims.intersection(attempts.values_list("job_id", "fence"))}
+    ours = {(each.claim.id, each.claim.fence, each.outcome) for each in settlements}
+    attempts = Attempt.objects.using(using).filter(job_id__in=[job_id for job_id, _, _ in ours])
+    recorded = attempts.values_list("job_id", "fence", "outcome")
+    return {job_id for job_id, _, _ in ours.intersection(recorded)}
 
 
 def _writes(store: Store, settlements: Sequence[Settlement]) -> dict[Write, list[Settlement]]:

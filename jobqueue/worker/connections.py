@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
+
+from django.db import connections
 
 from jobqueue.transactions import open_connections
 
@@ -49,3 +52,19 @@ def _has_served(connection: Any) -> bool:
         return not connection.is_usable()
     max_age = connection.settings_dict["CONN_MAX_AGE"]
     return bool(max_age) and monotonic() >= connection.close_at
+
+
+#: What a forked child took over: held, since closing it would end the parent's session.
+_of_the_parent: list[Any] = []
+
+
+def keep_from_children() -> None:
+    """Let the children that handlers fork open connections of their own."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget)
+
+
+def _forget() -> None:
+    for connection in open_connections():
+        _of_the_parent.append(connection.connection)
+        del connections[connection.alias]

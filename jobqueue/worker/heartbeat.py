@@ -7,7 +7,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from time import monotonic
 
-from django.db import Error, close_old_connections
+from django.db import Error, close_old_connections, reset_queries
 
 from jobqueue import lifecycle, verdicts
 from jobqueue.claims import Lease
@@ -57,6 +57,7 @@ class Heartbeat:
     def work(self) -> None:
         """Beat until closed."""
         while self._rest():
+            reset_queries()  # grow for ever under DEBUG
             self._end_overdue()
             self._guarded(self._extend_due)
             self._guarded(self.presence.beat_if_due)

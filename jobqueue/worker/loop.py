@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
+from threading import Thread
 from time import monotonic
 
-from django.db import Error, close_old_connections
+from django.db import Error, close_old_connections, reset_queries
 
 from jobqueue import lifecycle, signals
 from jobqueue.claims import Settlement
@@ -29,6 +30,9 @@ logger = logging.getLogger("jobqueue.worker")
 #: Numbers of jobs in hand that are never reached: wake for a signal alone, or not even looked at.
 NOTHING, NEVER = -1, -2
 
+#: How long the threads may take to end when all is done, in seconds: their last statement.
+LEAVING = 2.0
+
 
 class Worker:
     """One worker process: claims jobs, has them run, and lets go of them in good order."""
@@ -41,7 +45,7 @@ class Worker:
         self.claimer = Claimer(options, self.hand, self.settler)
         self.presence = Presence(options)
         self.heartbeat = Heartbeat(
-            self.hand, self.settler, self.presence, using=self.using, on_stuck=self._fail
+            self.hand, self.settler, self.presence, using=self.using, on_stuck=self._stuck
         )
         self.executor = Executor(
             self.hand,
@@ -59,6 +63,7 @@ class Worker:
         self._wakes: SimpleQueue[str | None] = SimpleQueue()  # with the name of a queue to ask
         self._wake_at = NEVER  # wake the main thread when no more jobs than this are in hand
         self._pause = Pause()
+        self._threads: list[Thread] = []
 
     def run(self) -> int:
         """Work until asked to stop; return the exit code: 0 clean, 1 when leases were given up."""
@@ -75,8 +80,10 @@ class Worker:
         self._wakes.put(None)
 
     def _start(self) -> None:
-        start_thread("heartbeat", self.heartbeat.work, failed=self._fail)
-        start_thread("settle", self.settler.work, failed=self._fail)
+        works = {"heartbeat": self.heartbeat.work, "settle": self.settler.work}
+        self._threads = [
+            start_thread(name, work, failed=self._fail) for name, work in works.items()
+        ]
         self.executor.start(self.options.concurrency, failed=self._fail)
         if not self.options.until_empty:
             start_thread("listen", self.listener.work, failed=self._fail)
@@ -84,6 +91,7 @@ class Worker:
 
     def turn(self) -> None:
         """Do one round: see what there is, take what there is room for, and rest."""
+        reset_queries()  # grow for ever under DEBUG
         with self._database_may_be_away():
             was_idle = self._is_idle()
             if self._look_is_due():
@@ -123,7 +131,7 @@ class Worker:
                 refill_at = min(refill_at, len(self.hand) - 1)
             self._sleep(self.claimer.look_due - monotonic(), wake_at=refill_at)
         elif not self._is_idle() and (self.options.until_empty or self.claimer.allowance == 0):
-            self._sleep(self.options.poll_interval.total_seconds(), wake_at=0)
+            self._wait_for_the_rest(self.options.poll_interval.total_seconds())
         elif self.options.until_empty:
             pass  # look again: everything is settled now
         elif self.listener.is_listening and not self.presence.listens:
@@ -141,6 +149,10 @@ class Worker:
             while True:  # what woke us more than once is one reason to look
                 self.claimer.note(self._wakes.get_nowait())
         self._wake_at = NEVER
+
+    def _wait_for_the_rest(self, seconds: float) -> None:
+        """Wait until all jobs have ended, or else, when they have, until they are settled."""
+        self._sleep(seconds, wake_at=0 if len(self.hand) else NOTHING)
 
     @contextmanager
     def _database_may_be_away(self) -> Iterator[None]:
@@ -165,7 +177,7 @@ class Worker:
         with self._database_may_be_away():
             self.claimer.release_waiting()
         while not self._is_idle() and monotonic() < ends and self.stop_requests < 2:  # noqa: PLR2004
-            self._sleep(0.1, wake_at=0 if len(self.hand) else NOTHING)
+            self._wait_for_the_rest(0.1)
         if not self._is_idle():
             self._give_up()
         self._close()
@@ -184,9 +196,19 @@ class Worker:
         self.settler.close()
         self.heartbeat.close()
         self.listener.close()
+        self._wait_for_threads()
         with self._database_may_be_away():
             self.presence.leave()
         signals.worker_stopped.send_robust(WorkerRow, worker=self)
+
+    def _wait_for_threads(self) -> None:
+        """Let them close their connections, and write nothing after the worker has left."""
+        threads = (
+            self._threads if self.left_handlers_running else self._threads + self.executor.threads
+        )
+        ends = monotonic() + LEAVING
+        for thread in threads:
+            thread.join(max(ends - monotonic(), 0))
 
     # Called from the other threads
 
@@ -202,6 +224,10 @@ class Worker:
         self.claimer.pace.observe(settlements)
         if self._wake_at != NEVER and not len(self.hand):
             self._wakes.put(None)
+
+    def _stuck(self) -> None:
+        self.left_handlers_running = True
+        self._fail()
 
     def _fail(self) -> None:
         """End the worker, since one of its threads is of no more use."""

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from jobqueue import conf
-from jobqueue.options import check_queue_name
-
-MIN_LEASE = timedelta(seconds=1)
+from jobqueue.options import MIN_LEASE, check_queue_name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,14 @@ from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from django.db import DataError, Error, IntegrityError, ProgrammingError, close_old_connections
+from django.db import (
+    DataError,
+    Error,
+    IntegrityError,
+    ProgrammingError,
+    close_old_connections,
+    reset_queries,
+)
 
 from jobqueue import lifecycle
 from jobqueue.claims import Failure, Lease, Settlement
@@ -57,6 +64,7 @@ class Settler:
         """Settle until closed."""
         while batch := self._take():
             self._settle(batch)
+            reset_queries()  # grow for ever under DEBUG
             for lease, _ in batch:
                 self._unsettled.pop((lease.claim.id, lease.claim.fence), None)
             self._on_settled([settlement for _, settlement in batch])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +38,8 @@ def stop_with_parent(request_stop: Callable[[], None]) -> None:
     """Ask to stop when standard input ends: the supervisor holds its other end."""
 
     def wait() -> None:
-        while sys.stdin.buffer.read(1):
+        # Not sys.stdin: a thread that waits in its lock would abort the interpreter's shutdown.
+        while os.read(0, 1):
             pass
         request_stop()
 

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from jobqueue import conf, lifecycle, logs
 from jobqueue.worker import Worker, WorkerOptions, banner
+from jobqueue.worker.connections import keep_from_children
 from jobqueue.worker.options import parse_queues
 from jobqueue.worker.stopping import stop_with_parent
 from jobqueue.worker.supervisor import SUPERVISED, Supervisor
@@ -76,6 +77,7 @@ class Command(BaseCommand):
             self.stdout.write(banner.text(worker.options))
         if os.environ.get(SUPERVISED):
             stop_with_parent(worker.request_stop)
+        keep_from_children()
         code = worker.run()
         if worker.left_handlers_running:
             logging.shutdown()

@@ -1,0 +1,1 @@
+"""The demo: real orders and workers, a flaky receiver, violence, and proofs from the evidence."""

@@ -1,0 +1,137 @@
+"""Prune: old rows go in small batches, by ages that the settings say; nothing else does."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobqueue import lifecycle
+from jobqueue.lifecycle import maintenance
+from jobqueue.models import Attempt, DeadLetter, Job
+from jobqueue.querysets import ago
+from tests import verbs
+from tests.factories import AttemptFactory, DeadLetterFactory, JobFactory
+
+pytestmark = pytest.mark.django_db
+
+DAY = timedelta(days=1)
+MINUTE = timedelta(minutes=1)
+
+
+def orphan(*, finished_ago: timedelta) -> Attempt:
+    """Return an attempt whose job is gone."""
+    attempt = AttemptFactory(finished_ago=finished_ago)
+    Job.objects.filter(pk=attempt.job_id).delete()
+    return attempt
+
+
+class TestPrune:
+    def test_deletes_jobs_that_finished_long_ago(self) -> None:
+        for state in ("succeeded", "cancelled"):
+            JobFactory(**{state: True}, finished_ago=DAY + MINUTE)
+        kept = [JobFactory(**{state: True}, finished_ago=DAY - MINUTE) for state in ("succeeded", "cancelled")]
+        assert lifecycle.prune()["jobs"] == 2
+        assert set(Job.objects.all()) == set(kept)
+
+    def test_never_deletes_a_job_that_is_not_finished(self) -> None:
+        """C-11."""
+        year = 365 * DAY
+        for state in ("pending", "scheduled", "claimed"):
+            JobFactory(**{state: True}, age=year, due_in=-year, claimed_ago=year)
+        JobFactory(claimed=True, lease_left=-year, age=year)
+        assert lifecycle.prune() == {"jobs": 0, "attempts": 0}
+        assert Job.objects.count() == 4
+
+    def test_goes_by_the_settings(self, settings: Any) -> None:
+        settings.JOBQUEUE = {
+            "KEEP_SUCCEEDED": MINUTE, "KEEP_ATTEMPTS": MINUTE, "KEEP_DEAD_LETTERS": MINUTE,
+        }  # fmt: skip
+        JobFactory(succeeded=True, finished_ago=2 * MINUTE)
+        orphan(finished_ago=2 * MINUTE)
+        DeadLetterFactory(died_ago=2 * MINUTE)
+        assert lifecycle.prune() == {"jobs": 1, "attempts": 1, "dead letters": 1}
+
+    def test_never_deletes_a_dead_letter_unless_an_age_is_set(self, settings: Any) -> None:
+        letter = DeadLetterFactory(died_ago=5000 * DAY)
+        assert "dead letters" not in lifecycle.prune()
+        assert DeadLetter.objects.get() == letter
+        settings.JOBQUEUE = {"KEEP_DEAD_LETTERS": 5001 * DAY}
+        assert lifecycle.prune()["dead letters"] == 0
+        settings.JOBQUEUE = {"KEEP_DEAD_LETTERS": 4999 * DAY}
+        assert lifecycle.prune()["dead letters"] == 1
+
+    def test_keeps_attempts_for_as_long_as_their_job_or_letter_is_there(self) -> None:
+        old = 31 * DAY
+        running = AttemptFactory(finished_ago=old)
+        letter = DeadLetterFactory(died_ago=old)
+        dead = AttemptFactory(job=JobFactory(attempts=1, fence=1), finished_ago=old)
+        Attempt.objects.filter(pk=dead.pk).update(job_id=letter.pk)
+        young, gone = orphan(finished_ago=old - 2 * DAY), orphan(finished_ago=old)
+        assert lifecycle.prune()["attempts"] == 1
+        assert not Attempt.objects.filter(pk=gone.pk).exists()
+        assert set(Attempt.objects.values_list("pk", flat=True)) == {running.pk, dead.pk, young.pk}
+
+    def test_lets_attempts_go_with_their_jobs_in_the_end(self) -> None:
+        job = JobFactory(succeeded=True, finished_ago=2 * DAY)
+        AttemptFactory(job=job, finished_ago=2 * DAY, succeeded=True)
+        assert lifecycle.prune() == {"jobs": 1, "attempts": 0}
+        Attempt.objects.update(finished_at=ago(31 * DAY))
+        assert lifecycle.prune() == {"jobs": 0, "attempts": 1}
+
+    def test_deletes_in_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """C-67."""
+        monkeypatch.setattr(maintenance, "BATCH", 3)
+        for number in range(7):
+            JobFactory(succeeded=True, finished_ago=2 * DAY + number * MINUTE)
+        with CaptureQueriesContext(connection) as queries:
+            assert lifecycle.prune()["jobs"] == 7
+        deletes = [query for query in queries if query["sql"].startswith('DELETE FROM "jobqueue_job"')]
+        assert len(deletes) == 3
+
+    def test_deletes_all_of_many_that_finished_in_the_same_instant(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(maintenance, "BATCH", 3)
+        JobFactory.create_batch(8, succeeded=True)
+        Job.objects.update(finished_at=ago(2 * DAY))
+        assert lifecycle.prune()["jobs"] == 8
+
+    def test_can_be_told_to_stop_after_some_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(maintenance, "BATCH", 3)
+        JobFactory.create_batch(7, succeeded=True, finished_ago=2 * DAY)
+        counts = [lifecycle.prune(most_batches=1)["jobs"] for _ in range(4)]
+        assert counts == [3, 3, 1, 0]
+
+    def test_only_looking_deletes_nothing_and_counts_the_same(self) -> None:
+        JobFactory.create_batch(2, succeeded=True, finished_ago=2 * DAY)
+        orphan(finished_ago=31 * DAY)
+        before = verbs.everything()
+        would = lifecycle.prune(dry_run=True)
+        assert would == {"jobs": 2, "attempts": 1}
+        assert verbs.everything() == before
+        assert lifecycle.prune() == would
+
+
+class TestPruneJobs:
+    def run(self, *arguments: str) -> str:
+        output = StringIO()
+        call_command("prunejobs", *arguments, stdout=output)
+        return output.getvalue()
+
+    def test_says_how_much_it_deleted(self) -> None:
+        JobFactory.create_batch(2, succeeded=True, finished_ago=2 * DAY)
+        assert self.run() == "deleted 2 jobs, 0 attempts\n"
+        assert not Job.objects.exists()
+
+    def test_only_says_what_it_would_delete(self, settings: Any) -> None:
+        settings.JOBQUEUE = {"KEEP_DEAD_LETTERS": MINUTE}
+        DeadLetterFactory(died_ago=DAY)
+        output = self.run("--dry-run", "--database", "default")
+        assert output == "would delete 0 jobs, 1 dead letters, 0 attempts\n"
+        assert DeadLetter.objects.exists()
