@@ -6,9 +6,10 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import connections
 from django.db.models import (
     Case,
@@ -170,8 +171,15 @@ def _as_job(request: JobRequest) -> Job:
     job = Job(**given)
     if run_at is not None or run_in is not None:
         job.status = Status.SCHEDULED
-        job.run_after = run_at or from_now(timedelta(seconds=run_in))
+        job.run_after = _as_kept(run_at) or from_now(timedelta(seconds=run_in))
     return job
+
+
+def _as_kept(instant: datetime | None) -> datetime | None:
+    """Return an instant as the database tells the time: without time zones that is in UTC."""
+    if instant is None or settings.USE_TZ:
+        return instant
+    return instant.astimezone(UTC).replace(tzinfo=None)
 
 
 def _by_span(

@@ -8,7 +8,7 @@ from datetime import datetime
 from time import monotonic
 
 from jobqueue import lifecycle, registry
-from jobqueue.claims import Lease
+from jobqueue.claims import Claim, Lease
 from jobqueue.worker import settler as settling
 from jobqueue.worker.hand import Hand
 from jobqueue.worker.options import WorkerOptions
@@ -17,6 +17,9 @@ from jobqueue.worker.settler import Settler
 
 #: How long a claimed job may wait for a thread before it is handed back, in seconds.
 STALE = 1.0
+
+#: Quick jobs are taken from one queue so many at a time, however many queues there are.
+WORTH_A_STATEMENT = 100
 
 
 class Claimer:
@@ -33,6 +36,8 @@ class Claimer:
         #: Where the claims since the last look ended, by queue.
         self._floors: dict[str, dict[int, tuple[datetime, int]]] = {}
         self.look_due = 0.0
+        #: Whether new jobs are announced to this worker.
+        self.hears_news = False
         #: How many more jobs may be taken; None: any number.
         self.allowance = options.max_jobs
 
@@ -63,7 +68,8 @@ class Claimer:
         """Take as many jobs as there is room for; return how many."""
         room, claimed = self.room(), 0
         queues = list(self.ready)
-        portion = -(-room // max(len(queues), 1))  # rounded up
+        evenly = -(-room // max(len(queues), 1))  # rounded up
+        portion = max(evenly, min(self.pace.prefetch, WORTH_A_STATEMENT))
         for name in queues:
             limit = min(portion, room - claimed, self._room_of(name, portion))
             if limit > 0:
@@ -88,29 +94,33 @@ class Claimer:
         return portion if share is None else share - self.hand.count(queue_name)
 
     def _claim_from(self, name: str, limit: int) -> int:
+        floors = self._floors.setdefault(name, {})
         sent = monotonic()
         claims = lifecycle.claim(
             name,
             worker=self.options.name,
             limit=limit,
             lease=self.options.lease,
-            floors=self._floors.get(name),
+            floors=floors,
             using=self.using,
         )
-        floors = self._floors.setdefault(name, {})
-        floors |= {claim.priority: (claim.run_after, claim.id) for claim in claims}
-        spans, usual = registry.leases(), self.options.lease.total_seconds()
-        spans_of = [spans.get(claim.task, usual) for claim in claims]
-        self.hand.add(
-            Lease(claim, span, sent, sent + span)
-            for claim, span in zip(claims, spans_of, strict=True)
-        )
+        self._take_in_hand(claims, sent)
         self.ready.remove(name)
         if len(claims) == limit:
             self.ready.append(name)  # there may be more, after the others had their turn
+            floors |= {claim.priority: (claim.run_after, claim.id) for claim in claims}
+        elif floors and not self.hears_news:
+            self.ready.append(name)  # there may be more below, or in other priorities
+            floors.clear()
+        return len(claims)
+
+    def _take_in_hand(self, claims: list[Claim], sent: float) -> None:
+        spans, usual = registry.leases(), self.options.lease.total_seconds()
+        for claim in claims:
+            span = spans.get(claim.task, usual)
+            self.hand.add(Lease(claim, span, sent, sent + span))
         if self.allowance is not None:
             self.allowance -= len(claims)
-        return len(claims)
 
     def release_stale(self) -> None:
         """Hand back what has waited too long: the threads are busy, other workers may not be."""

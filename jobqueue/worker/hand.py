@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from queue import Empty, SimpleQueue
 
 from jobqueue.claims import Lease
@@ -27,11 +26,10 @@ class Hand:
     def __len__(self) -> int:
         return len(self._leases)
 
-    def add(self, leases: Iterable[Lease]) -> None:
-        """Take newly claimed jobs in hand, the best first."""
-        for lease in leases:
-            self._leases[lease.claim.id] = lease
-            self._waiting.put(lease)
+    def add(self, lease: Lease) -> None:
+        """Take a newly claimed job in hand; it waits behind those that came before."""
+        self._leases[lease.claim.id] = lease
+        self._waiting.put(lease)
 
     def take(self, timeout: float | None = None) -> Lease | None:
         """Wait for a job to run; None when there will be no more. Raise Empty at a timeout."""

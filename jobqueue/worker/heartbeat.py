@@ -16,6 +16,7 @@ from jobqueue.runner import Attempt
 from jobqueue.worker.hand import Hand
 from jobqueue.worker.presence import Presence
 from jobqueue.worker.settler import Settler
+from jobqueue.worker.threads import brief
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -80,7 +81,7 @@ class Heartbeat:
             step()
         except Error as error:
             close_old_connections()
-            logger.warning("worker.heartbeat_failed err=%s", str(error).strip()[:200])
+            logger.warning("worker.heartbeat_failed err=%s", brief(error))
 
     def _extend_due(self) -> None:
         now = monotonic()

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import Error, close_old_connections, connections
 
-from jobqueue.worker.threads import Pause
+from jobqueue.worker.threads import Pause, brief
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -48,7 +48,7 @@ class Listener:
             except (Error, OSError) as error:
                 self.is_listening = False
                 close_old_connections()
-                logger.warning("worker.listener_failed err=%s", str(error).strip()[:200])
+                logger.warning("worker.listener_failed err=%s", brief(error))
                 sleep(pause.next())
 
     def _is_possible(self) -> bool:

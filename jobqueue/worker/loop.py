@@ -23,7 +23,7 @@ from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.presence import Presence
 from jobqueue.worker.settler import Settler
 from jobqueue.worker.stopping import signals_caught
-from jobqueue.worker.threads import Pause, start_thread
+from jobqueue.worker.threads import Pause, brief, start_thread
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -106,7 +106,8 @@ class Worker:
 
     def _look_is_due(self) -> bool:
         """Whether to look now; a worker that listens need not between its polls."""
-        if self.claimer.ready or (self.presence.listens and self.listener.is_listening):
+        self.claimer.hears_news = self.presence.listens and self.listener.is_listening
+        if self.claimer.ready or self.claimer.hears_news:
             return monotonic() >= self.claimer.look_due
         return True
 
@@ -162,8 +163,7 @@ class Worker:
         except Error as error:
             close_old_connections()  # Django goes on failing until this is called
             pause = self._pause.next()
-            message = str(error).strip()[:200]
-            logger.warning("worker.database_away retry_in=%.1fs err=%s", pause, message)
+            logger.warning("worker.database_away retry_in=%.1fs err=%s", pause, brief(error))
             self._sleep(pause)
         else:
             self._pause.reset()

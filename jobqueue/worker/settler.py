@@ -20,7 +20,7 @@ from django.db import (
 
 from jobqueue import lifecycle
 from jobqueue.claims import Failure, Lease, Settlement
-from jobqueue.worker.threads import Pause
+from jobqueue.worker.threads import Pause, brief
 
 logger = logging.getLogger("jobqueue.worker")
 
@@ -102,7 +102,15 @@ class Settler:
                 again = True  # the statement may have been committed before its answer was lost
                 self._warn(batch, error)
             sleep(pause.next())
-            batch = [ended for ended in batch if ended.lease.ends > monotonic()]
+            batch = self._still_held(batch)
+
+    def _still_held(self, batch: list[Ended]) -> list[Ended]:
+        """Let go of outcomes whose lease has ended: their jobs will be rescued."""
+        now = monotonic()
+        for ended in batch:
+            if ended.lease.ends <= now:
+                logger.error("job.unrecorded job=%s err=the lease ended", ended.settlement.claim.id)
+        return [ended for ended in batch if ended.lease.ends > now]
 
     def _settle_one_by_one(self, batch: list[Ended], error: Error) -> None:
         """Find the outcome that the database refuses, and record that one without its texts."""
@@ -123,4 +131,4 @@ class Settler:
             logger.exception("job.unrecorded job=%s", settlement.claim.id)
 
     def _warn(self, batch: list[Ended], error: Error) -> None:
-        logger.warning("worker.settle_failed jobs=%s err=%s", len(batch), str(error).strip()[:200])
+        logger.warning("worker.settle_failed jobs=%s err=%s", len(batch), brief(error))

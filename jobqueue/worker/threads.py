@@ -34,6 +34,11 @@ def start_thread(
     return thread
 
 
+def brief(error: Exception) -> str:
+    """Return the first line of what a database says, for a line of the log."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+
+
 class Pause:
     """Growing pauses with jitter, for as long as the database is away."""
 
