@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import traceback
+from collections.abc import Iterator
 from types import TracebackType
 
 from jobqueue.claims import Failure
@@ -43,12 +44,28 @@ def _message(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
+    tb = _from_handler(error.__traceback__)
     try:
-        lines = traceback.format_exception(error, limit=-MAX_FRAMES)
-        text = "".join(lines)
+        text = "".join(_formatted(error, tb))
     except BaseException:  # noqa: BLE001 - a cause or a note may be as broken as the error
-        text = "".join(traceback.format_tb(error.__traceback__, limit=-MAX_FRAMES))
+        text = "".join(traceback.format_tb(tb, limit=-MAX_FRAMES))
     return clean_text(text[-MAX_TRACEBACK:], limit=MAX_TRACEBACK)
+
+
+def _formatted(error: BaseException, tb: TracebackType | None) -> Iterator[str]:
+    """Format without the carets under each line: to find their place, Python parses the line."""
+    told = traceback.TracebackException(type(error), error, tb, limit=-MAX_FRAMES)
+    for frame in told.stack:
+        frame.colno = None  # type: ignore[attr-defined]
+    return told.format()
+
+
+def _from_handler(tb: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames of this package that lead to the handler, if there is a handler."""
+    start = tb
+    while start is not None and start.tb_frame.f_globals.get("__package__") == __package__:
+        start = start.tb_next
+    return start or tb
 
 
 def _fingerprint(name: str, message: str, error: BaseException) -> str:
