@@ -43,11 +43,24 @@ def _depth(connection: Any) -> int:
     """Return how many transactions and savepoints are open, counting those opened by hand."""
     if connection.in_atomic_block:
         return 1 + len(connection.savepoint_ids)
+    if is_closed(connection):
+        return 0
     return 1 if not connection.autocommit or _is_in_raw_transaction(connection) else 0
 
 
 def _is_in_raw_transaction(connection: Any) -> bool:
-    raw = connection.connection
     if connection.vendor == "postgresql":
-        return not raw.closed and bool(raw.info.transaction_status)  # 0 is IDLE
-    return bool(getattr(raw, "in_transaction", False))
+        return bool(connection.connection.info.transaction_status)  # 0 is IDLE
+    return bool(getattr(connection.connection, "in_transaction", False))
+
+
+def is_closed(connection: Any) -> bool:
+    """Whether somebody closed the driver's connection behind Django's back."""
+    raw = connection.connection
+    if hasattr(raw, "closed"):
+        return bool(raw.closed)
+    try:
+        getattr(raw, "in_transaction", None)
+    except connection.Database.Error:  # how SQLite says it
+        return True
+    return False

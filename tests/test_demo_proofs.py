@@ -59,8 +59,8 @@ def point_to(folder: Path, settings: Settings) -> None:
 def keep_mail_in_files(settings: Settings) -> None:
     backend = "django.core.mail.backends.filebased.EmailBackend"
     if django.VERSION >= (6, 1):
-        options = {"file_path": settings.OUTBOX}
-        settings.MAILERS = {"default": {"BACKEND": backend, "OPTIONS": options}}
+        mailer = {"BACKEND": backend, "OPTIONS": {"file_path": settings.OUTBOX}}
+        settings.MAILERS = {"default": mailer}
     else:
         settings.EMAIL_BACKEND, settings.EMAIL_FILE_PATH = backend, settings.OUTBOX
 
@@ -198,6 +198,17 @@ def send_a_mail_twice(run: Evidence) -> None:
         shutil.copy(path, path.with_suffix(".copy.log"))
 
 
+def fail_to_explain(run: Evidence) -> None:
+    send_a_mail_twice(run)
+    receipts = Attempt.objects.filter(task="orders.send_receipt", number=1)
+    receipts.update(outcome=Outcome.FAILED, error_class="ValueError")
+
+
+def fail_a_document(run: Evidence) -> None:
+    documents = Attempt.objects.filter(task="orders.write_document")
+    documents.update(outcome=Outcome.FAILED, error_class="ValueError")
+
+
 def end_a_worker_badly(run: Evidence) -> None:
     run.ends = [End("w01", 1, 0)]
 
@@ -226,6 +237,8 @@ TAMPERINGS: tuple[tuple[Callable[[Evidence], None], proofs.Proof], ...] = (
     (delete_a_document_row, proofs.documents_exactly_once),
     (damage_a_document, proofs.documents_exactly_once),
     (send_a_mail_twice, proofs.every_duplicate_is_explained),
+    (fail_to_explain, proofs.every_duplicate_is_explained),
+    (fail_a_document, proofs.only_the_planned_failed),
     (end_a_worker_badly, proofs.workers_ended_as_asked),
     (kill_a_worker_for_no_reason, proofs.workers_ended_as_asked),
 )

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
-import os
-import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
 
-from demo_project.database import CHECKOUT
 from jobqueue import JobContext, Task, registry, task
 from jobqueue.exceptions import InvalidArguments, InvalidJob, InvalidTask, UnknownTask
 from tests import tasks
+from tests.projects import Project
 
 
 @pytest.fixture(autouse=True)
@@ -221,43 +218,6 @@ class TestDiscovery:
     def test_lists_the_leases_that_tasks_set(self) -> None:
         assert registry.leases()[tasks.leased.name] == 420
         assert tasks.noop.name not in registry.leases()
-
-
-class Project:
-    """A small project in a folder of its own, to see how it starts."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.write("shop/__init__.py", "")
-        self.settings()
-
-    def settings(self, *, apps: tuple[str, ...] = ("jobqueue", "shop"), more: str = "") -> None:
-        database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(self.folder / "db")}
-        self.write(
-            "settings.py",
-            f"SECRET_KEY = 'x'\nINSTALLED_APPS = {list(apps)}\nUSE_TZ = True\n"
-            f"DATABASES = {{'default': {database}}}\n{more}",
-        )
-
-    def write(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(dedent(text))
-
-    def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-W", "error", "-m", "django", *arguments],
-            cwd=self.folder,
-            env=os.environ
-            | {
-                "PYTHONPATH": f"{self.folder}{os.pathsep}{CHECKOUT}",
-                "DJANGO_SETTINGS_MODULE": "settings",
-            },
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
 
 
 @pytest.fixture

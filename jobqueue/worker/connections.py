@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.transactions import open_connections
+from jobqueue.transactions import is_closed, open_connections
 
 #: A connection that rested for longer, in seconds, is tried before a handler gets it.
 TRUSTED_FOR = 5.0
@@ -40,12 +40,13 @@ class ThreadConnections:
 def _close_those(is_due: Callable[[Any], bool]) -> None:
     for connection in open_connections():
         connection.queries_log.clear()  # grows for ever under DEBUG
+        connection.health_check_done = False  # CONN_HEALTH_CHECKS: once a job, as once a request
         if is_due(connection):
             connection.close()
 
 
 def _has_served(connection: Any) -> bool:
-    if connection.settings_dict["OPTIONS"].get("pool"):
+    if is_closed(connection) or connection.settings_dict["OPTIONS"].get("pool"):
         return True
     if connection.errors_occurred:
         connection.errors_occurred = False

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +21,12 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from demo_project.orders.models import Customer, Order, OrderJob
-from jobqueue.models import Attempt, DeadLetter, Job
+from jobqueue.models import Attempt, DeadLetter, Job, Worker
+from jobqueue.querysets import ago
 
 #: How the references of the demo's orders begin, and so the correlation ids of its jobs.
 PREFIX = "demo-"
+RECENTLY = timedelta(seconds=30)
 MAIL_DOMAIN = "demo.invalid"
 
 _MESSAGE_ID = re.compile(r"^Message-ID:\s*<(\S+)@(\S+)\.invalid>", re.MULTILINE | re.IGNORECASE)
@@ -166,6 +169,12 @@ def forget_earlier_runs(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
     for path in (folder / "media" / "documents").glob(f"{PREFIX}*"):
         path.unlink()
+
+
+def strangers() -> list[str]:
+    """Return the workers of this database that are not the demo's, by their recent heartbeats."""
+    alive = Worker.objects.filter(heartbeat_at__gte=ago(RECENTLY))
+    return list(alive.exclude(name__startswith=PREFIX).values_list("name", flat=True))
 
 
 def _of(prefix: str, rows: QuerySet[Any]) -> QuerySet[Any]:

@@ -19,6 +19,13 @@ from demo_project.orders.services import CONSEQUENCES
 from jobqueue.models import Attempt, DeadLetter, Job
 from jobqueue.states import Outcome, Status
 
+#: What may end an attempt of a task, by the class of the error.
+PLANNED = {
+    tasks.post_webhook.name: {"WebhookFailed", "Retry", "Discard", "TimeoutError"},
+    tasks.always_fails.name: {"RuntimeError"},
+    tasks.exits.name: {"SystemExit"},
+}
+
 Proof = Callable[[Evidence], Iterator[str]]
 
 
@@ -139,9 +146,17 @@ def late_outcomes_changed_nothing(evidence: Evidence) -> Iterator[str]:
 def every_duplicate_is_explained(evidence: Evidence) -> Iterator[str]:
     """Every duplicate is explained: what was done twice lost a worker or an answer in between."""
     for pk, extra in duplicates(evidence).items():
-        failed = [each for each in evidence.attempts[pk] if each.outcome != Outcome.SUCCEEDED]
-        if extra > len(failed):
+        if extra > len(explanations(evidence.attempts[pk])):
             yield f"{evidence.all_jobs[pk]} took effect more often than its attempts explain"
+
+
+def only_the_planned_failed(evidence: Evidence) -> Iterator[str]:
+    """Only what was meant to fail failed: webhooks as they were answered, and the poison."""
+    for attempts in evidence.attempts.values():
+        for attempt in attempts:
+            planned = attempt.outcome in (Outcome.SUCCEEDED, Outcome.LOST)
+            if not planned and _error(attempt) not in PLANNED.get(attempt.task, ()):
+                yield f"{attempt}: {attempt.error_class} {attempt.message:.80}"
 
 
 def workers_ended_as_asked(evidence: Evidence) -> Iterator[str]:
@@ -169,6 +184,7 @@ PROOFS: tuple[Proof, ...] = (
     every_success_has_its_effect,
     documents_exactly_once,
     every_duplicate_is_explained,
+    only_the_planned_failed,
     workers_ended_as_asked,
 )
 
@@ -183,6 +199,19 @@ def duplicates(evidence: Evidence) -> dict[int, int]:
         if (times := max(mailed[_mail_key(key)], accepted[key])) > 1:
             extra[pk] = times - 1
     return extra
+
+
+def explanations(attempts: list[Attempt]) -> list[Attempt]:
+    """Return the attempts that may have taken effect and could not say so."""
+    return [
+        attempt
+        for attempt in attempts
+        if attempt.outcome == Outcome.LOST or _error(attempt) == "TimeoutError"
+    ]
+
+
+def _error(attempt: Attempt) -> str:
+    return attempt.error_class.rpartition(".")[2]
 
 
 def _accepted(evidence: Evidence) -> Counter[str]:

@@ -69,8 +69,7 @@ def _end(end: End) -> str:
 
 def _causes(evidence: Evidence) -> Iterator[str]:
     for pk, extra in proofs.duplicates(evidence).items():
-        failed = [each for each in evidence.attempts[pk] if each.outcome != Outcome.SUCCEEDED]
-        for attempt in failed[-extra:]:
+        for attempt in proofs.explanations(evidence.attempts[pk])[-extra:]:
             yield f"{attempt.task} ({_cause(attempt)})"
 
 

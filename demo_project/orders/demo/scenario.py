@@ -32,6 +32,7 @@ LONGEST_DRAIN = 180.0  # seconds
 #: So many orders are placed at a time to keep a worker busy.
 BAIT = 3
 MOST_TRIES = 10
+SHOWN = (Status.PENDING, Status.SCHEDULED, Status.CLAIMED, Status.SUCCEEDED, "dead")
 
 
 class Stuck(Exception):
@@ -207,12 +208,10 @@ class Scenario:
 
     def _state(self) -> str:
         counts = Counter(dict(self._jobs().values_list("status").annotate(Count("pk"))))
-        dead = DeadLetter.objects.filter(correlation_id__startswith=self.evidence.run).count()
-        return (
-            f"{self.shop.placed} orders; jobs: {counts[Status.PENDING]} pending, "
-            f"{counts[Status.SCHEDULED]} scheduled, {counts[Status.CLAIMED]} claimed, {counts[Status.SUCCEEDED]} succeeded, {dead} dead; "
-            f"{self.doing}"
-        )
+        dead = DeadLetter.objects.filter(correlation_id__startswith=self.evidence.run)
+        counts["dead"] = dead.count()
+        jobs = ", ".join(f"{counts[status]} {status}" for status in SHOWN)
+        return f"{self.shop.placed} orders; jobs: {jobs}; {self.doing}"
 
 
 def _is_registered(worker: Worker) -> bool:

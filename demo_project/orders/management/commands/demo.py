@@ -12,7 +12,6 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
 
-from demo_project.database import fallback_reason
 from demo_project.orders.demo import evidence, report
 from demo_project.orders.demo.fleet import Fleet
 from demo_project.orders.demo.progress import Progress
@@ -55,7 +54,9 @@ class Command(BaseCommand):
             raise CommandError(f"--orders must be at least {FEWEST_ORDERS}")
         if not hasattr(signal, "SIGSTOP"):
             raise CommandError("The demo stops and kills processes, which takes a POSIX system.")
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as for Ctrl-C
+        for signum in (signal.SIGTERM, signal.SIGHUP):  # clean up as for Ctrl-C
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(signum, signal.default_int_handler)
         progress = Progress(self.stdout)
         try:
             password = self.set_the_stage(keep=options["keep"])
@@ -71,12 +72,12 @@ class Command(BaseCommand):
 
     def set_the_stage(self, *, keep: bool) -> str:
         """Migrate, tidy up, and make an admin user; return the user's password."""
-        if reason := fallback_reason():
-            self.stdout.write(f"The embedded PostgreSQL did not start: {reason}. Using SQLite.")
         self.stdout.write(f"database {connection.vendor}, {connection.settings_dict['NAME']}")
         call_command("migrate", verbosity=0, interactive=False)
         if not keep:
             evidence.forget_earlier_runs(settings.DEMO_DIR)
+        for name in evidence.strangers():
+            self.stdout.write(f"note     {name} works here, too: what it does leaves no evidence")
         password = secrets.token_urlsafe(9)
         make_admin(password)
         self.stdout.write(f"admin    {ADMIN} / {password}")
