@@ -12,6 +12,7 @@ from django.core.management import get_commands
 from django.db import DEFAULT_DB_ALIAS, router
 
 from jobqueue import conf
+from jobqueue.models import Job
 from jobqueue.options import MAX_SPAN, MIN_LEASE
 
 _INSTANT = timedelta(microseconds=1)
@@ -46,6 +47,8 @@ def check_settings(**_: Any) -> list[checks.CheckMessage]:
         value = getattr(given, name)
         if type(value) is not int or value < 1:
             found.append(_wrong(name, "a whole number of at least 1", value))
+    if isinstance(given.SENSITIVE_KEYS, str):
+        found.append(_wrong("SENSITIVE_KEYS", "a tuple of strings", given.SENSITIVE_KEYS))
     return found
 
 
@@ -72,8 +75,6 @@ def check_command_name(**_: Any) -> list[checks.CheckMessage]:
 @checks.register("jobqueue")
 def check_database_alias(**_: Any) -> list[checks.CheckMessage]:
     """Find routers that keep jobs apart from the transactions of most callers."""
-    from jobqueue.models import Job
-
     alias = router.db_for_write(Job)
     if alias == DEFAULT_DB_ALIAS:
         return []
@@ -90,8 +91,6 @@ def check_database_alias(**_: Any) -> list[checks.CheckMessage]:
 @checks.register("jobqueue", deploy=True)
 def check_network_timeouts(**_: Any) -> list[checks.CheckMessage]:
     """Find database options under which a worker that is cut off would wait for ever."""
-    from jobqueue.models import Job
-
     database = settings.DATABASES.get(router.db_for_write(Job), {})
     options, host = database.get("OPTIONS", {}), str(database.get("HOST", ""))
     if not str(database.get("ENGINE", "")).endswith("postgresql") or not host or host[0] in "/@":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -48,6 +49,12 @@ class JobContext:
         return self.claim.actor
 
     @property
+    def trace(self) -> dict[str, str]:
+        """The trace headers given to ``using(trace=...)``, or inherited; empty without."""
+        headers: dict[str, str] = json.loads(self.claim.trace) if self.claim.trace else {}
+        return headers
+
+    @property
     def idempotency_key(self) -> str:
         """A key that is the same for every attempt, for services that drop duplicates by key."""
         return f"{self.claim.task}:{self.claim.id}"
@@ -77,6 +84,12 @@ class JobContext:
 
 #: The context of the job that runs in this thread or async task; None outside a job.
 current: ContextVar[JobContext | None] = ContextVar("jobqueue_current", default=None)
+
+
+def inherited_trace() -> str | None:
+    """Return the trace headers, as JSON, that a job enqueued here takes over."""
+    context = current.get()
+    return context.claim.trace if context else None
 
 
 def inherited_correlation_id() -> str:

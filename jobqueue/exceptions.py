@@ -36,10 +36,6 @@ class InvalidArguments(InvalidPayload, TypeError):
     """The arguments do not fit the signature of the task's function."""
 
 
-class JobNotFound(JobQueueError, LookupError):
-    """The job is not there, or is no longer in a state in which this can be done to it."""
-
-
 class LeaseLost(JobQueueError):
     """The lease on the job ended, and its outcome is no longer this worker's to record."""
 

@@ -1,19 +1,21 @@
-"""The only module that writes log lines of jobs: ``event key=value ...``, never a payload."""
+"""The only module that writes log lines: ``event key=value ...``, never a payload."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from django.dispatch import receiver
 
 from jobqueue import signals
 from jobqueue.claims import Claim, Settlement
-from jobqueue.states import Outcome
+from jobqueue.states import Outcome, Status
 
 logger = logging.getLogger("jobqueue")
 
 _LEVELS = {0: logging.ERROR, 1: logging.INFO}
+_MAX_ERROR = 200
 
 
 def show_in_foreground(verbosity: int) -> None:
@@ -29,82 +31,98 @@ def show_in_foreground(verbosity: int) -> None:
     logger.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
 
 
-@receiver(signals.started, dispatch_uid="jobqueue.logs")
-def _started(claim: Claim, **_: Any) -> None:
-    if logger.isEnabledFor(logging.DEBUG):
-        _write(logging.DEBUG, "job.started", claim)
-
-
-@receiver(signals.settled, dispatch_uid="jobqueue.logs")
-def _settled(settlement: Settlement, **_: Any) -> None:
-    level = logging.INFO
-    if settlement.status is None:
-        level = logging.ERROR
-    elif settlement.outcome in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST):
-        level = logging.WARNING
-    if logger.isEnabledFor(level):
-        _write(level, _event(settlement), settlement.claim, **_details(settlement))
-
-
-@receiver(signals.lease_lost, dispatch_uid="jobqueue.logs")
-def _lease_lost(settlement: Settlement, **_: Any) -> None:
-    details = {"refused": settlement.outcome.value, **_details(settlement)}
-    _write(logging.WARNING, "job.lease_lost", settlement.claim, **details)
-
-
-@receiver(signals.worker_started, dispatch_uid="jobqueue.logs")
-def _worker_started(worker: Any, **_: Any) -> None:
-    logger.info("worker.started worker=%s", worker.options.name)
-
-
-@receiver(signals.worker_draining, dispatch_uid="jobqueue.logs")
-def _worker_draining(worker: Any, **_: Any) -> None:
-    logger.info(
-        "worker.draining worker=%s running=%s", worker.options.name, len(worker.hand.running())
-    )
-
-
-@receiver(signals.worker_stopped, dispatch_uid="jobqueue.logs")
-def _worker_stopped(worker: Any, **_: Any) -> None:
-    logger.info("worker.stopped worker=%s exit_code=%s", worker.options.name, worker.exit_code)
-
-
-def _event(settlement: Settlement) -> str:
-    if settlement.status is None:
-        return "job.dead"
-    if settlement.outcome in (Outcome.FAILED, Outcome.TIMED_OUT):
-        return "job.retrying"
-    return f"job.{settlement.outcome.value}"
-
-
-def _details(settlement: Settlement) -> dict[str, Any]:
-    details: dict[str, Any] = {"duration_ms": round(settlement.duration * 1000)}
-    if settlement.delay is not None:
-        details["retry_in_s"] = round(settlement.delay.total_seconds(), 1)
-    if settlement.reason is not None:
-        details["reason"] = settlement.reason.value
-    if settlement.failure.error_class:
-        details["err"] = settlement.failure.error_class
-    return details
-
-
-def _write(level: int, event: str, claim: Claim, **details: Any) -> None:
-    """Log one line; its values are also fields of the record, for structured handlers.
+def event(level: int, name: str, *, with_traceback: bool = False, **fields: Any) -> None:
+    """Log one line; its values are also ``record.fields``, for structured handlers.
 
     The record goes to the handlers by hand: a worker writes many, and looking for the calling
     frame, which is always this one, would double their cost.
     """
-    fields = {
+    if not logger.isEnabledFor(level):
+        return
+    line = " ".join([name, *[f"{key}={value}" for key, value in fields.items()]])
+    if not line.isprintable():  # a row may have been put in by SQL: no line breaks, no escapes
+        line = line.encode("unicode_escape").decode()
+    exc_info = sys.exc_info() if with_traceback else None
+    extra = {"event": name, "fields": fields}
+    record = logger.makeRecord(logger.name, level, __file__, 0, line, (), exc_info, extra=extra)
+    try:
+        logger.handle(record)
+    except Exception:  # noqa: BLE001 - a filter's fault must not change what becomes of a job
+        logging.Handler().handleError(record)
+
+
+def problem(name: str, error: BaseException, **fields: Any) -> None:
+    """Log at WARNING what went wrong and is tried again: the first line of what the error says."""
+    said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    event(logging.WARNING, name, **fields, err=said[:_MAX_ERROR])
+
+
+@receiver(signals.started, dispatch_uid="jobqueue.logs")
+def _started(claim: Claim, **_: Any) -> None:
+    if logger.isEnabledFor(logging.DEBUG):
+        event(logging.DEBUG, "job.started", **_identity(claim))
+
+
+@receiver(signals.settled, dispatch_uid="jobqueue.logs")
+def _settled(settlement: Settlement, **_: Any) -> None:
+    name, level = _happened(settlement)
+    if logger.isEnabledFor(level):
+        event(level, name, **_identity(settlement.claim), **_details(settlement))
+
+
+@receiver(signals.lease_lost, dispatch_uid="jobqueue.logs")
+def _lease_lost(settlement: Settlement, **_: Any) -> None:
+    refused = {"refused": settlement.outcome.value}
+    told = _identity(settlement.claim) | refused | _details(settlement)
+    event(logging.WARNING, "job.lease_lost", **told)
+
+
+@receiver(signals.worker_started, dispatch_uid="jobqueue.logs")
+def _worker_started(worker: Any, **_: Any) -> None:
+    event(logging.INFO, "worker.started", worker=worker.options.name)
+
+
+@receiver(signals.worker_draining, dispatch_uid="jobqueue.logs")
+def _worker_draining(worker: Any, **_: Any) -> None:
+    running = len(worker.hand.running())
+    event(logging.INFO, "worker.draining", worker=worker.options.name, running=running)
+
+
+@receiver(signals.worker_stopped, dispatch_uid="jobqueue.logs")
+def _worker_stopped(worker: Any, **_: Any) -> None:
+    name, code = worker.options.name, worker.exit_code
+    event(logging.INFO, "worker.stopped", worker=name, exit_code=code)
+
+
+def _happened(settlement: Settlement) -> tuple[str, int]:
+    if settlement.status is None:
+        return "job.dead", logging.ERROR
+    if settlement.status == Status.CANCELLED:
+        return "job.cancelled", logging.INFO
+    if settlement.outcome == Outcome.LOST:
+        return "job.lost", logging.WARNING
+    if settlement.outcome in (Outcome.FAILED, Outcome.TIMED_OUT):
+        return "job.retrying", logging.WARNING
+    return f"job.{settlement.outcome.value}", logging.INFO
+
+
+def _identity(claim: Claim) -> dict[str, Any]:
+    return {
         "job": claim.id,
         "task": claim.task,
         "queue": claim.queue_name,
         "attempt": f"{claim.attempts}/{claim.max_attempts}",
         "worker": claim.claimed_by,
         "correlation_id": claim.correlation_id or f"job-{claim.id}",
-        **details,
     }
-    line = " ".join([event, *[f"{key}={value}" for key, value in fields.items()]])
-    if not line.isprintable():  # a row may have been put in by SQL: no line breaks, no escapes
-        line = line.encode("unicode_escape").decode()
-    extra = {"event": event, "fields": fields}
-    logger.handle(logger.makeRecord(logger.name, level, __file__, 0, line, (), None, extra=extra))
+
+
+def _details(settlement: Settlement) -> dict[str, Any]:
+    details: dict[str, Any] = {"duration_ms": round(settlement.duration * 1000)}
+    if settlement.delay is not None and settlement.status == Status.SCHEDULED:
+        details["retry_in_s"] = round(settlement.delay.total_seconds(), 1)
+    if settlement.reason is not None:
+        details["reason"] = settlement.reason.value
+    if settlement.failure.error_class:
+        details["err"] = settlement.failure.error_class
+    return details

@@ -38,6 +38,7 @@ def check_task(task: Task[..., Any]) -> None:
     _check_run_after(task.run_after)
     _check_text("actor", task.actor, MAX_ACTOR)
     _check_text("correlation_id", task.correlation_id, MAX_NAME)
+    _check_exceptions(task)
     if task.takes_context:
         _check_takes_context(task)
 
@@ -99,6 +100,13 @@ def _check_run_after(value: Any) -> None:
         raise InvalidJob(f"run_after {value.isoformat()} is naive; give it a time zone")
     elif not MIN_YEAR <= value.year <= MAX_YEAR:
         raise InvalidJob(f"run_after {value.isoformat()} is a year that not every database keeps")
+
+
+def _check_exceptions(task: Task[..., Any]) -> None:
+    for name in ("retry_on", "give_up_on"):
+        for kind in getattr(task, name):
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise InvalidTask(f"{name} of {task.name} takes exception classes, not {kind!r}")
 
 
 def _check_takes_context(task: Task[..., Any]) -> None:

@@ -62,6 +62,8 @@ class Task(Generic[P, R]):
     run_after: datetime | timedelta | None = None
     actor: str = ""
     correlation_id: str = ""
+    #: Trace headers (as of W3C Trace Context) that the job and the jobs it enqueues carry along.
+    trace: Mapping[str, str] | None = None
     #: Whether the function is ``async def``; found out, not given.
     is_async: bool = dataclasses.field(init=False, default=False)
 
@@ -85,11 +87,12 @@ class Task(Generic[P, R]):
         max_attempts: int | None = None,
         actor: Any = None,
         correlation_id: str | None = None,
+        trace: Mapping[str, str] | None = None,
     ) -> Task[P, R]:
         """Return a copy with these options; what is None stays as it is.
 
         ``run_after`` is an aware datetime, or a timedelta from now by the database's clock.
-        ``actor`` is who asks: a user, or a string that says who.
+        ``actor`` is who asks: a user, or a string that says who. ``trace`` holds trace headers.
         """
         given = {
             "queue_name": queue_name,
@@ -98,6 +101,7 @@ class Task(Generic[P, R]):
             "max_attempts": max_attempts,
             "actor": None if actor is None else options.read_actor(actor),
             "correlation_id": correlation_id,
+            "trace": trace,
         }
         changes = {key: value for key, value in given.items() if value is not None}
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
@@ -212,14 +216,19 @@ def task(function: Callable[..., Any] | None = None, /, **kwargs: Any) -> Any:
         return functools.partial(task, **kwargs)
     _check_is_module_level(function)
     name = kwargs.pop("name", None) or f"{function.__module__}.{function.__qualname__}"
-    for key in ("retry_on", "give_up_on"):
-        if isinstance(kwargs.get(key), type):
-            kwargs[key] = (kwargs[key],)
+    for key in ("retry_on", "give_up_on", "aliases"):
+        if key in kwargs:
+            kwargs[key] = _as_tuple(kwargs[key])
     if kwargs.get("backoff") is not None:
         kwargs["backoff"] = as_backoff(kwargs["backoff"])
     made: Task[..., Any] = Task(function=function, name=name, **kwargs)
     register(made)
     return made
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    """Read an option that takes one or several: a name, an exception class, or a sequence."""
+    return tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
 
 
 def autodiscover() -> list[ModuleType] | None:

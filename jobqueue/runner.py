@@ -5,11 +5,13 @@ The only place that swallows an exception of a handler.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
+from datetime import timedelta
 from time import monotonic
 from typing import Any
 
@@ -69,7 +71,15 @@ class Attempt:
             # are gone afterwards.
             return Context().run(self._run)
         except BaseException as error:  # noqa: BLE001 - SystemExit is a failed attempt, too
+            return self._failed(error)
+
+    def _failed(self, error: BaseException) -> Settlement:
+        if isinstance(error, TimedOut) and not error.args:
+            error.args = ("the handler ran for longer than its task's timeout",)
+        try:
             return verdicts.failed(self.claim, self.task, error, started=self.started)
+        except Exception:  # noqa: BLE001 - what the task says of errors is somebody's code, too
+            return verdicts.failed(self.claim, None, error, started=self.started)
 
     def _run(self) -> Settlement:
         self.task = task = registry.get(self.claim.task)
@@ -128,12 +138,10 @@ class Attempt:
         return settlement
 
     def _call(self, task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-        function = task.function
-        if task.is_async:
-            function = async_to_sync(function)
         self._thread = threading.get_ident()
         try:
-            return function(*args, **kwargs)
+            returned = task.function(*args, **kwargs)
+            return async_to_sync(_awaited)(returned, task.timeout) if task.is_async else returned
         except TypeError as error:
             if not _fits(task, args, kwargs):
                 raise PayloadRefused(f"the payload does not fit {task.name}: {error}") from None
@@ -182,6 +190,18 @@ class Attempt:
                 )
         finally:
             self._lock.release()
+
+
+async def _awaited(coroutine: Coroutine[Any, Any, Any], span: timedelta | None) -> Any:
+    """Await an async handler, and end it in time: its loop may run in another thread than ours."""
+    limit = asyncio.timeout(span.total_seconds() if span else None)
+    try:
+        async with limit:
+            return await coroutine
+    except TimeoutError:
+        if limit.expired():
+            raise TimedOut from None
+        raise
 
 
 def _fits(task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any
 
-from jobqueue import conf, failures
+from jobqueue import conf, failures, logs
 from jobqueue.backoff import Exponential, delay_after
 from jobqueue.claims import Claim, Settlement
 from jobqueue.exceptions import (
@@ -22,8 +22,6 @@ from jobqueue.exceptions import (
 )
 from jobqueue.registry import Task
 from jobqueue.states import Outcome, Reason, Status
-
-logger = logging.getLogger("jobqueue")
 
 #: Errors for which another attempt would change nothing.
 _FINAL: dict[type[BaseException], Reason] = {
@@ -95,6 +93,7 @@ def _delay(claim: Claim, task: Task[..., Any] | None, error: BaseException) -> t
     backoff = (task.backoff if task else None) or conf.get().BACKOFF
     try:
         return delay_after(claim.tries, backoff)
-    except Exception:  # a project's own function; it must not cost the job its outcome
-        logger.exception("job.backoff_failed job=%s task=%s", claim.id, claim.task)
+    except Exception:  # noqa: BLE001 - a project's function must not cost the job its outcome
+        told = {"job": claim.id, "task": claim.task}
+        logs.event(logging.ERROR, "job.backoff_failed", **told, with_traceback=True)
         return delay_after(claim.tries, Exponential())

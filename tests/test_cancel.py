@@ -96,8 +96,6 @@ class TestCancel:
         assert lifecycle.cancel([]) == 0
 
 
-
-
 class TestRunNow:
     def test_makes_a_scheduled_job_pending_and_due_now(self) -> None:
         job = JobFactory(scheduled=True, due_in=MINUTE)

@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from jobqueue import lifecycle
-from jobqueue.claims import Settlement
+from jobqueue.claims import Floors, Settlement
 from jobqueue.models import Attempt, Job
 from jobqueue.states import Status
 from jobqueue.stores import get as store_of
@@ -99,6 +99,29 @@ class TestClaim:
     def test_of_a_row_put_in_by_sql_works_like_any_other(self) -> None:
         job = JobFactory(task="nobody.knows", args="text", kwargs=[1])
         assert verbs.claim_one().id == job.pk
+
+
+@pytest.mark.postgresql
+class TestClaimAboveAFloor:
+    """Where the last claim ended, the next one starts; one without floors sees everything."""
+
+    def claim_above(self, floors: Floors) -> list[int]:
+        claims = lifecycle.claim("default", worker="w", limit=9, lease=MINUTE, floors=floors)
+        return [claimed.id for claimed in claims]
+
+    def test_takes_what_comes_after_it_best_first(self) -> None:
+        last = JobFactory(age=MINUTE)
+        floor = (last.run_after, last.pk)
+        later, high = JobFactory(), JobFactory(priority=1)
+        twin = JobFactory()
+        Job.objects.filter(pk=twin.pk).update(run_after=last.run_after)
+        assert self.claim_above({0: floor, 1: floor}) == [high.pk, twin.pk, later.pk]
+
+    def test_leaves_what_lies_below_or_in_other_lanes_to_a_claim_without(self) -> None:
+        floor = JobFactory(age=MINUTE)
+        below, other_lane = JobFactory(age=2 * MINUTE), JobFactory(priority=2)
+        assert self.claim_above({0: (floor.run_after, floor.pk)}) == []
+        assert self.claim_above({}) == [other_lane.pk, below.pk, floor.pk]
 
 
 class TestExtend:

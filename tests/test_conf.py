@@ -33,15 +33,15 @@ class TestGet:
     def test_has_a_default_for_everything(self, settings: Any) -> None:
         del settings.JOBQUEUE
         given = conf.get()
-        assert (given.MAX_ATTEMPTS, given.LEASE) == (5, timedelta(seconds=60))
-        assert given.BACKOFF == Exponential()
+        assert (5, timedelta(seconds=60)) == (given.MAX_ATTEMPTS, given.LEASE)
+        assert Exponential() == given.BACKOFF
         assert given.KEEP_DEAD_LETTERS is None
 
     def test_takes_what_the_project_says(self, settings: Any) -> None:
         settings.JOBQUEUE = {"MAX_ATTEMPTS": 3, "BACKOFF": MINUTE}
         assert conf.get().MAX_ATTEMPTS == 3
-        assert conf.get().BACKOFF == Steps((MINUTE,))
-        assert conf.get().LEASE == timedelta(seconds=60)
+        assert Steps((MINUTE,)) == conf.get().BACKOFF
+        assert timedelta(seconds=60) == conf.get().LEASE
 
     def test_reads_again_when_a_setting_changes(self, settings: Any) -> None:
         before = conf.get()

@@ -84,7 +84,7 @@ class TestDescribe:
     def test_survives_a_str_that_returns_no_text(self) -> None:
         class Numeric(Exception):
             def __str__(self) -> str:
-                return 5  # type: ignore[return-value]
+                return 5  # type: ignore[return-value]  # noqa: PLE0307 - on purpose
 
         assert "TypeError" in failures.describe(Numeric()).message
 

@@ -151,7 +151,9 @@ class TestRefused:
 
     def test_a_model_with_the_advice_to_pass_its_key(self) -> None:
         """C-28."""
-        with pytest.raises(TypeError, match=r"args\[0\] is a tests\.models\.Mark; pass its primary"):
+        with pytest.raises(
+            TypeError, match=r"args\[0\] is a tests\.models\.Mark; pass its primary"
+        ):
             noop.enqueue(Mark(key="unsaved"))
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -175,7 +177,7 @@ class TestRefused:
     def test_text_that_no_postgresql_stores(self, text: str, where: str) -> None:
         """C-24."""
         value = {"value": [text], "key": {text: 1}, "nested key": [{"a": {text: 1}}]}[where]
-        with pytest.raises(InvalidPayload, match="a NUL character|a lone surrogate"):
+        with pytest.raises(InvalidPayload, match=r"a NUL character|a lone surrogate"):
             payload.dumps(value, name="args")
 
     @pytest.mark.parametrize("key", [1, None, True, 1.5, ("a",), Text("a"), b"a"])

@@ -81,7 +81,10 @@ class TestTask:
 
     def test_takes_one_exception_or_several(self) -> None:
         assert task(name="a", retry_on=OSError)(plain).retry_on == (OSError,)
-        assert task(name="b", give_up_on=(OSError, KeyError))(plain).give_up_on == (OSError, KeyError)
+        assert task(name="b", give_up_on=(OSError, KeyError))(plain).give_up_on == (
+            OSError,
+            KeyError,
+        )
 
     def test_is_known_by_its_aliases_too(self) -> None:
         made = task(name="new", aliases=("old", "older"))(plain)
@@ -132,7 +135,10 @@ class TestTask:
             ({"version": 40_000}, "version"),
             ({"lease": 60}, "lease"),
             ({"lease": timedelta(0)}, "lease"),
-            ({"lease": timedelta(milliseconds=999)}, "lease of x must be a timedelta of at least 1 s"),
+            (
+                {"lease": timedelta(milliseconds=999)},
+                "lease of x must be a timedelta of at least 1 s",
+            ),
             ({"timeout": timedelta(0)}, "timeout"),
             ({"timeout": timedelta(days=5000)}, "timeout"),
             ({"takes_context": True}, "takes_context"),
@@ -225,6 +231,20 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
+TWO_OF_A_NAME = """
+from jobqueue import task
+@task(name='x')
+def a(): ...
+@task(name='x')
+def b(): ...
+"""
+RUN_ONE = """
+from jobqueue import registry, testing
+registry.get("shop.models.in_models").enqueue()
+print(len(registry.tasks), testing.run_jobs()[0].outcome)
+"""
+
+
 class TestStartUp:
     @pytest.mark.parametrize(
         ("code", "error"),
@@ -232,11 +252,7 @@ class TestStartUp:
             ("def broken(:\n", "SyntaxError"),
             ("import nosuchpackage\n", "No module named 'nosuchpackage'"),
             ("raise RuntimeError('in tasks')\n", "RuntimeError: in tasks"),
-            (
-                "from jobqueue import task\n@task(name='x')\ndef a(): ...\n"
-                "@task(name='x')\ndef b(): ...\n",
-                "two tasks are named 'x'",
-            ),
+            (TWO_OF_A_NAME, "two tasks are named 'x'"),
         ],
     )
     def test_stops_with_the_real_error_of_a_tasks_module(
@@ -273,10 +289,5 @@ class TestStartUp:
         for command in (["check"], ["migrate", "-v0"], ["runworker", "--until-empty", "-v0"]):
             done = project.manage(*command)
             assert done.returncode == 0, done.stderr
-        counted = project.manage(
-            "shell",
-            "-c",
-            "from jobqueue import registry, testing; registry.get('shop.models.in_models').enqueue();"
-            "print(len(registry.tasks), testing.run_jobs()[0].outcome)",
-        )
+        counted = project.manage("shell", "-c", RUN_ONE)
         assert "4 succeeded" in counted.stdout, counted.stderr

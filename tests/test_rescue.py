@@ -75,7 +75,11 @@ class TestRescue:
 
     def test_takes_no_more_than_its_limit(self) -> None:
         JobFactory.create_batch(3, claimed=True, lease_left=-MINUTE)
-        assert [lifecycle.rescue(limit=2), lifecycle.rescue(limit=2), lifecycle.rescue()] == [2, 1, 0]
+        assert [lifecycle.rescue(limit=2), lifecycle.rescue(limit=2), lifecycle.rescue()] == [
+            2,
+            1,
+            0,
+        ]
 
     def test_happens_once(self) -> None:
         job = JobFactory(claimed=True, lease_left=-MINUTE)

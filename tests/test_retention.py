@@ -35,7 +35,10 @@ class TestPrune:
     def test_deletes_jobs_that_finished_long_ago(self) -> None:
         for state in ("succeeded", "cancelled"):
             JobFactory(**{state: True}, finished_ago=DAY + MINUTE)
-        kept = [JobFactory(**{state: True}, finished_ago=DAY - MINUTE) for state in ("succeeded", "cancelled")]
+        kept = [
+            JobFactory(**{state: True}, finished_ago=DAY - MINUTE)
+            for state in ("succeeded", "cancelled")
+        ]
         assert lifecycle.prune()["jobs"] == 2
         assert set(Job.objects.all()) == set(kept)
 
@@ -91,7 +94,9 @@ class TestPrune:
             JobFactory(succeeded=True, finished_ago=2 * DAY + number * MINUTE)
         with CaptureQueriesContext(connection) as queries:
             assert lifecycle.prune()["jobs"] == 7
-        deletes = [query for query in queries if query["sql"].startswith('DELETE FROM "jobqueue_job"')]
+        deletes = [
+            query for query in queries if query["sql"].startswith('DELETE FROM "jobqueue_job"')
+        ]
         assert len(deletes) == 3
 
     def test_deletes_all_of_many_that_finished_in_the_same_instant(

@@ -203,7 +203,9 @@ class TestContext:
         keys = set()
         for _ in range(3):
             claimed = verbs.claim_one()
-            keys.add(json_of(Run(verbs.lease_on(claimed), using="default").run())["idempotency_key"])
+            keys.add(
+                json_of(Run(verbs.lease_on(claimed), using="default").run())["idempotency_key"]
+            )
             lifecycle.settle([verbs.interrupted(claimed)])
         assert len(keys) == 1
 

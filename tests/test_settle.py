@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -64,7 +65,10 @@ class TestAck:
         settings.JOBQUEUE = {"KEEP_SUCCEEDED": timedelta(0)}
         job, kept = JobFactory.create_batch(2)
         first, second = verbs.claim(2)
-        assert lifecycle.settle([verbs.succeeded(first), verbs.retried(second)]) == {job.pk, kept.pk}
+        assert lifecycle.settle([verbs.succeeded(first), verbs.retried(second)]) == {
+            job.pk,
+            kept.pk,
+        }
         assert [verbs.where(pk) for pk in (job.pk, kept.pk)] == ["gone", "scheduled"]
         assert verbs.outcomes(job.pk) == ["succeeded"]
 
@@ -109,7 +113,16 @@ class TestDeadLetter:
         assert lifecycle.settle([verbs.buried(claimed, Reason.NOT_RETRYABLE)]) == {job.pk}
         letter = DeadLetter.objects.get()
         assert verbs.where(job.pk) == "dead"
-        moved = ("id", "task", "args", "kwargs", "version", "queue_name", "priority", "max_attempts")
+        moved = (
+            "id",
+            "task",
+            "args",
+            "kwargs",
+            "version",
+            "queue_name",
+            "priority",
+            "max_attempts",
+        )
         moved += ("correlation_id", "actor", "enqueued_at", "run_after", "replays", "trace")
         assert {name: getattr(letter, name) for name in moved} == {
             name: getattr(job, name) for name in moved
@@ -169,7 +182,7 @@ class TestInterrupt:
     def test_is_recorded_forgiven_and_claimable_at_once(self) -> None:
         """C-42."""
         job = JobFactory(max_attempts=1)
-        assert lifecycle.interrupt(verbs.claim(1)) == {job.pk}
+        assert lifecycle.interrupt(dict.fromkeys(verbs.claim(1), time.monotonic())) == {job.pk}
         assert verbs.outcomes(job.pk) == ["interrupted"]
         claimed = verbs.claim_one(worker="worker-b")
         assert (claimed.attempts, claimed.max_attempts, claimed.tries) == (2, 2, 1)
@@ -264,11 +277,19 @@ class TestFence:
         assert lifecycle.settle(ends) == {jobs[0].pk, jobs[2].pk}
         assert [verbs.where(job.pk) for job in jobs] == ["succeeded", "pending", "dead"]
 
-    def test_an_outcome_counts_once_in_one_batch(self) -> None:
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_an_outcome_counts_once_in_one_batch(
+        self, order: int, end: Callable[..., Settlement]
+    ) -> None:
+        """A worker may have lost a job and claimed it again, and settle both claims at once."""
         job = JobFactory()
-        claimed = verbs.claim_one()
-        lifecycle.settle([verbs.succeeded(claimed), verbs.buried(claimed)])
-        assert len(verbs.outcomes(job.pk)) == 1
+        stale = verbs.claim_one()
+        verbs.expire(job.pk)
+        lifecycle.rescue()
+        ends = [end(stale), verbs.retried(verbs.claim_one())]
+        assert lifecycle.settle(ends[::order]) == {job.pk}
+        assert verbs.where(job.pk) == "scheduled"
+        assert verbs.outcomes(job.pk) == ["lost", "failed"]
 
 
 class TestGroup:
@@ -368,7 +389,10 @@ class TestAnnouncement:
         failing, lost = JobFactory.create_batch(2, max_attempts=1)
         claims = verbs.claim(2)
         verbs.expire(lost.pk)
-        with caplog.at_level(logging.INFO, "jobqueue"), django_capture_on_commit_callbacks(execute=True):
+        with (
+            caplog.at_level(logging.INFO, "jobqueue"),
+            django_capture_on_commit_callbacks(execute=True),
+        ):
             lifecycle.settle([verbs.buried(claims[0])])
             lifecycle.rescue()
         assert [(kind, end.claim.id, end.reason) for kind, end in told] == [
@@ -398,6 +422,20 @@ class TestAnnouncement:
         assert [kind for kind, _ in told] == ["lost"]
         assert "job.lease_lost" in caplog.text
         assert "refused=succeeded" in caplog.text
+
+    def test_a_worker_that_lost_a_job_to_itself_is_told_of_both_claims(
+        self, told: list[tuple[str, Settlement]], django_capture_on_commit_callbacks: Any
+    ) -> None:
+        job = JobFactory()
+        stale = verbs.claim_one()
+        verbs.expire(job.pk)
+        lifecycle.rescue()
+        current = verbs.claim_one()
+        with django_capture_on_commit_callbacks(execute=True):
+            ends = [verbs.succeeded(current), verbs.retried(stale)]
+            assert lifecycle.settle(ends) == {job.pk}
+        assert [(kind, end.claim.fence) for kind, end in told] == [("settled", 2), ("lost", 1)]
+        assert verbs.outcomes(job.pk) == ["lost", "succeeded"]
 
     @pytest.mark.django_db(transaction=True)
     def test_nothing_is_told_of_what_rolled_back(self, told: list[tuple[str, Settlement]]) -> None:

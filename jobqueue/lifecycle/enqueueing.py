@@ -9,7 +9,7 @@ from django.db import transaction
 
 from jobqueue import conf, payload
 from jobqueue.claims import JobRequest
-from jobqueue.context import inherited_correlation_id
+from jobqueue.context import inherited_correlation_id, inherited_trace
 from jobqueue.exceptions import InvalidJob
 from jobqueue.lifecycle.alias import BATCH, alias, batches, store
 from jobqueue.models import Job
@@ -64,7 +64,7 @@ def _request(call: Call) -> JobRequest:
         run_in=run_after.total_seconds() if isinstance(run_after, timedelta) else None,
         correlation_id=task.correlation_id or inherited_correlation_id(),
         actor=task.actor,
-        trace=None,
+        trace=payload.dumps(dict(task.trace), name="trace") if task.trace else inherited_trace(),
     )
 
 

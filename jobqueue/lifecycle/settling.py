@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -53,7 +53,8 @@ def _recorded_before(settlements: Sequence[Settlement], using: str) -> set[int]:
 def _writes(store: Store, settlements: Sequence[Settlement]) -> dict[Write, list[Settlement]]:
     keeps_succeeded = timedelta(0) < conf.get().KEEP_SUCCEEDED
     writes: dict[Write, list[Settlement]] = {}
-    for settlement in settlements:
+    # By id, as cancel locks its rows: two that lock in one order never wait for each other.
+    for settlement in sorted(settlements, key=lambda each: each.claim.id):
         if settlement.status is None:
             write: Write = store.bury
         elif settlement.status != Status.SUCCEEDED:
@@ -69,25 +70,34 @@ def _writes(store: Store, settlements: Sequence[Settlement]) -> dict[Write, list
 
 
 def _announce(settlements: Sequence[Settlement], settled: set[int]) -> None:
+    # A worker may have lost a job and claimed it again: of two claims, only the later one held.
+    fences = sorted((each.claim.id, each.claim.fence) for each in settlements)
+    newest = dict(fences)
     for settlement in settlements:
-        held = settlement.claim.id in settled
+        job_id, fence = settlement.claim.id, settlement.claim.fence
+        held = job_id in settled and fence == newest[job_id]
         signal = signals.settled if held else signals.lease_lost
         signal.send_robust(Job, settlement=settlement)
 
 
 def release(claims: Iterable[Claim], *, using: str | None = None) -> set[int]:
     """Hand back claims whose handler was not started; their attempts are not counted."""
-    return settle([_handed_back(claim, Outcome.RELEASED) for claim in claims], using=using)
+    now = monotonic()
+    released = [_handed_back(claim, Outcome.RELEASED, since=now) for claim in claims]
+    return settle(released, using=using)
 
 
-def interrupt(claims: Iterable[Claim], *, using: str | None = None) -> set[int]:
+def interrupt(claims: Mapping[Claim, float], *, using: str | None = None) -> set[int]:
     """Give up claims whose handler still runs, at a forced exit; others may take them at once.
 
-    The attempt is recorded, and forgiven.
+    The attempt is recorded, and forgiven. Each claim comes with when its handler was started, on
+    the monotonic clock.
     """
-    return settle([_handed_back(claim, Outcome.INTERRUPTED) for claim in claims], using=using)
+    interrupted = [
+        _handed_back(claim, Outcome.INTERRUPTED, since=started) for claim, started in claims.items()
+    ]
+    return settle(interrupted, using=using)
 
 
-def _handed_back(claim: Claim, outcome: Outcome) -> Settlement:
-    now = monotonic()
-    return Settlement(claim, outcome, Status.PENDING, started=now, finished=now)
+def _handed_back(claim: Claim, outcome: Outcome, *, since: float) -> Settlement:
+    return Settlement(claim, outcome, Status.PENDING, started=since, finished=monotonic())

@@ -126,8 +126,8 @@ class Store(ABC):
     def held(self, leases: Sequence[Lease]) -> dict[int, bool]:
         """Return the ids whose fence holds, with "cancel requested"; lock and change nothing."""
 
-    # The next four settle claims whose fence still holds, each with its attempt. They return the
-    # ids that were settled; the others lost their lease, and nothing was written for them.
+    # The next four settle claims whose fence still holds, each with its attempt, and return the ids
+    # that were settled. The others lost their lease, and nothing was written for them.
 
     def acknowledge(self, settlements: Sequence[Settlement]) -> set[int]:
         """Settle successes that have nothing to tell: the plain case may have a short cut."""
@@ -135,7 +135,11 @@ class Store(ABC):
 
     @abstractmethod
     def settle(self, settlements: Sequence[Settlement]) -> set[int]:
-        """Give claimed jobs their next status: succeeded, or once more pending or scheduled."""
+        """Give claimed jobs their next status: succeeded, or once more pending or scheduled.
+
+        A settlement that would have the job tried again becomes one that cancels it, where that was
+        asked for meanwhile; its ``status`` then says so.
+        """
 
     @abstractmethod
     def bury(self, settlements: Sequence[Settlement]) -> set[int]:

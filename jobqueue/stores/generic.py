@@ -109,6 +109,8 @@ class GenericStore(Store):
     def _settle(self, settlement: Settlement) -> bool:
         if not self._fenced(settlement.claim).update(**_changes(settlement)):
             return False
+        if self._jobs().filter(pk=settlement.claim.id, status=Status.CANCELLED).exists():
+            settlement.status = Status.CANCELLED
         self._record([settlement])
         return True
 

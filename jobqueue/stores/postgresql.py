@@ -10,6 +10,7 @@ from typing import Any
 from django.db import connections
 
 from jobqueue.claims import Claim, Floors, JobRequest, Lease, Settlement
+from jobqueue.states import Status
 from jobqueue.stores import statements
 from jobqueue.stores.base import Expired, Inserted, Look, Store
 
@@ -85,21 +86,25 @@ class PostgreSQLStore(Store):
         return {id_ for (id_,) in self._fetch(statements.ACKNOWLEDGE, parameters)}
 
     def settle(self, settlements: Sequence[Settlement]) -> set[int]:
-        return self._settle(statements.SETTLE, settlements)
+        statuses = dict(self._settle(statements.SETTLE, settlements))
+        for settlement in settlements:
+            if statuses.get(settlement.claim.id) == Status.CANCELLED:
+                settlement.status = Status.CANCELLED
+        return set(statuses)
 
     def bury(self, settlements: Sequence[Settlement]) -> set[int]:
-        return self._settle(statements.BURY, settlements)
+        return {id_ for (id_,) in self._settle(statements.BURY, settlements)}
 
     def delete(self, settlements: Sequence[Settlement]) -> set[int]:
-        return self._settle(statements.DELETE, settlements)
+        return {id_ for (id_,) in self._settle(statements.DELETE, settlements)}
 
-    def _settle(self, statement: str, settlements: Sequence[Settlement]) -> set[int]:
+    def _settle(self, statement: str, settlements: Sequence[Settlement]) -> list[tuple[Any, ...]]:
         now = time.monotonic()
         parameters = {
             "ids": _array(each.claim.id for each in settlements),
             "settlements": json.dumps([_as_record(each, now) for each in settlements]),
         }
-        return {id_ for (id_,) in self._fetch(statement, parameters)}
+        return self._fetch(statement, parameters)
 
     def promote(self, *, limit: int) -> int:
         with connections[self.using].cursor() as cursor:

@@ -137,8 +137,7 @@ _RECORDED = """recorded AS (
         statement_timestamp() - finished_ago * interval '1 second',
         outcome, error_class, message, traceback, fingerprint
     FROM settled WHERE outcome <> 'released'
-)
-SELECT id FROM settled"""
+)"""
 
 _OF_GIVEN = """given.worker, given.outcome, given.started_ago, given.finished_ago, given.reason,
         given.error_class, given.message, given.traceback, given.fingerprint"""
@@ -185,8 +184,9 @@ settled AS (
         claimed_by = NULL, claimed_at = NULL, claimed_until = NULL
     FROM given
     WHERE {_FENCED}
-    RETURNING job.id, job.task, job.queue_name, job.attempts, job.fence, {_OF_GIVEN}
+    RETURNING job.id, job.status, job.task, job.queue_name, job.attempts, job.fence, {_OF_GIVEN}
 ), {_RECORDED}
+SELECT id, status FROM settled
 """
 
 DELETE = f"""{_GIVEN}
@@ -195,6 +195,7 @@ settled AS (
     WHERE {_FENCED}
     RETURNING job.id, job.task, job.queue_name, job.attempts, job.fence, {_OF_GIVEN}
 ), {_RECORDED}
+SELECT id FROM settled
 """
 
 BURY = f"""{_GIVEN}
@@ -208,6 +209,7 @@ settled AS (
     SELECT {", ".join(MOVED)}, reason, error_class, message, fingerprint, left(message, 500)
     FROM settled
 ), {_RECORDED}
+SELECT id FROM settled
 """
 
 PROMOTE = """
@@ -232,7 +234,9 @@ FOR NO KEY UPDATE SKIP LOCKED
 """
 
 # What an idle worker asks once a poll. One index probe for each queue, however many jobs it holds
-# (a "loose index scan", PostgreSQL wiki), one for what is due, and the few claimed rows.
+# (a "loose index scan", PostgreSQL wiki), one for the next that is scheduled, and the few claimed
+# rows. Not EXISTS for what is due: its statistics would have most of the table be due, so that
+# reading it from the start seems to find one soon.
 LOOK = """
 WITH RECURSIVE queue (name) AS (
     (SELECT queue_name FROM jobqueue_job WHERE status = 'pending' ORDER BY queue_name LIMIT 1)
@@ -242,8 +246,8 @@ WITH RECURSIVE queue (name) AS (
     FROM queue WHERE queue.name IS NOT NULL
 )
 SELECT ARRAY(SELECT name FROM queue WHERE name IS NOT NULL),
-    EXISTS (SELECT FROM jobqueue_job
-            WHERE status = 'scheduled' AND run_after <= statement_timestamp()),
+    COALESCE((SELECT run_after <= statement_timestamp() FROM jobqueue_job
+            WHERE status = 'scheduled' ORDER BY run_after LIMIT 1), false),
     EXISTS (SELECT FROM jobqueue_job
             WHERE status = 'claimed' AND claimed_until < statement_timestamp())
 """

@@ -9,16 +9,13 @@ from time import monotonic
 
 from django.db import Error, close_old_connections, reset_queries
 
-from jobqueue import lifecycle, verdicts
+from jobqueue import lifecycle, logs, verdicts
 from jobqueue.claims import Lease
 from jobqueue.exceptions import TimedOut
 from jobqueue.runner import Attempt
 from jobqueue.worker.hand import Hand
 from jobqueue.worker.presence import Presence
 from jobqueue.worker.settler import Settler
-from jobqueue.worker.threads import brief
-
-logger = logging.getLogger("jobqueue.worker")
 
 #: The longest between two looks at what there is to do, in seconds.
 TICK = 1.0
@@ -81,7 +78,7 @@ class Heartbeat:
             step()
         except Error as error:
             close_old_connections()
-            logger.warning("worker.heartbeat_failed err=%s", brief(error))
+            logs.problem("worker.heartbeat_failed", error)
 
     def _extend_due(self) -> None:
         now = monotonic()
@@ -105,7 +102,8 @@ class Heartbeat:
     def _abandon(self, attempt: Attempt) -> None:
         """Record the time-out of a handler that cannot be stopped; the process must be replaced."""
         attempt.is_abandoned = True
-        logger.error("worker.handler_stuck job=%s task=%s", attempt.claim.id, attempt.claim.task)
+        claim = attempt.claim
+        logs.event(logging.ERROR, "worker.handler_stuck", job=claim.id, task=claim.task)
         error = TimedOut("the handler ran past its timeout and could not be interrupted")
         verdict = verdicts.failed(attempt.claim, attempt.task, error, started=attempt.started)
         self.settler.put(attempt.lease, verdict)

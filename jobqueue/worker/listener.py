@@ -6,16 +6,14 @@ poll's latency and nothing else.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from time import sleep
 from typing import Any
 
 from django.db import Error, close_old_connections, connections
 
-from jobqueue.worker.threads import Pause, brief
-
-logger = logging.getLogger("jobqueue.worker")
+from jobqueue import logs
+from jobqueue.worker.threads import Pause
 
 CHANNEL = "jobqueue"
 #: How long the thread waits before it sees whether it should end, in seconds.
@@ -48,7 +46,7 @@ class Listener:
             except (Error, OSError) as error:
                 self.is_listening = False
                 close_old_connections()
-                logger.warning("worker.listener_failed err=%s", brief(error))
+                logs.problem("worker.listener_failed", error)
                 sleep(pause.next())
 
     def _is_possible(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
@@ -11,21 +10,20 @@ from time import monotonic
 
 from django.db import Error, close_old_connections, reset_queries
 
-from jobqueue import lifecycle, signals
+from jobqueue import lifecycle, logs, signals
 from jobqueue.claims import Settlement
 from jobqueue.models import Worker as WorkerRow
 from jobqueue.worker.claimer import Claimer
 from jobqueue.worker.executor import Executor
 from jobqueue.worker.hand import Hand
 from jobqueue.worker.heartbeat import Heartbeat
+from jobqueue.worker.janitor import Janitor
 from jobqueue.worker.listener import Listener
 from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.presence import Presence
 from jobqueue.worker.settler import Settler
 from jobqueue.worker.stopping import signals_caught
-from jobqueue.worker.threads import Pause, brief, start_thread
-
-logger = logging.getLogger("jobqueue.worker")
+from jobqueue.worker.threads import Pause, start_thread
 
 #: Numbers of jobs in hand that are never reached: wake for a signal alone, or not even looked at.
 NOTHING, NEVER = -1, -2
@@ -59,6 +57,7 @@ class Worker:
         self.exit_code = 0
         #: Handlers still ran when their leases were given up: the process must end at once.
         self.left_handlers_running = False
+        self.janitor = Janitor(using=self.using)
         self.listener = Listener(using=self.using, on_news=self._heard)
         self._wakes: SimpleQueue[str | None] = SimpleQueue()  # with the name of a queue to ask
         self._wake_at = NEVER  # wake the main thread when no more jobs than this are in hand
@@ -87,6 +86,7 @@ class Worker:
         self.executor.start(self.options.concurrency, failed=self._fail)
         if not self.options.until_empty:
             start_thread("listen", self.listener.work, failed=self._fail)
+            start_thread("prune", self.janitor.work, failed=self._fail)
         signals.worker_started.send_robust(WorkerRow, worker=self)
 
     def turn(self) -> None:
@@ -163,7 +163,7 @@ class Worker:
         except Error as error:
             close_old_connections()  # Django goes on failing until this is called
             pause = self._pause.next()
-            logger.warning("worker.database_away retry_in=%.1fs err=%s", pause, brief(error))
+            logs.problem("worker.database_away", error, retry_in_s=round(pause, 1))
             self._sleep(pause)
         else:
             self._pause.reset()
@@ -186,7 +186,7 @@ class Worker:
         """Hand over what still runs: others may take it at once, and this process ends."""
         self.exit_code = 1
         self.left_handlers_running = True
-        claims = [attempt.claim for attempt in self.hand.running()]
+        claims = {attempt.claim: attempt.started for attempt in self.hand.running()}
         with self._database_may_be_away():
             if claims:
                 lifecycle.interrupt(claims, using=self.using)
@@ -196,6 +196,7 @@ class Worker:
         self.settler.close()
         self.heartbeat.close()
         self.listener.close()
+        self.janitor.close()
         self._wait_for_threads()
         with self._database_may_be_away():
             self.presence.leave()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from jobqueue import conf
+from jobqueue.models import MAX_WORKER_NAME
 from jobqueue.options import MIN_LEASE, check_queue_name
 
 
@@ -42,6 +43,10 @@ class WorkerOptions:
             )
         if self.poll_interval <= timedelta(0):
             raise ValueError("poll-interval must be more than 0 seconds")
+        if self.drain_timeout < timedelta(0):
+            raise ValueError("drain-timeout must not be negative")
+        if len(self.name) > MAX_WORKER_NAME:
+            raise ValueError(f"name must be at most {MAX_WORKER_NAME} characters long")
         if overlap := self.exclude & set(self.queues):
             raise ValueError(f"queue {min(overlap)} is both served and excluded")
         if not self.name:

@@ -25,6 +25,7 @@ class Presence:
         #: Whether the row asks for notifications of new jobs.
         self.listens = False
         self._due = 0.0
+        self._is_announced = False
         self._state = WorkerState.RUNNING
 
     def beat_if_due(self) -> None:
@@ -35,7 +36,10 @@ class Presence:
     def beat(self) -> None:
         """Write the row with the database's time."""
         rows = WorkerRow.objects.using(self.options.using)
-        if not rows.filter(name=self.options.name).update(state=self._state, heartbeat_at=Now()):
+        own = rows.filter(name=self.options.name)
+        if not self._is_announced:
+            own.delete()  # a process of this name was killed
+        if not own.update(state=self._state, heartbeat_at=Now()):
             rows.create(
                 name=self.options.name,
                 state=self._state,
@@ -43,7 +47,9 @@ class Presence:
                 pid=os.getpid(),
                 queues=self.options.queues_text,
                 concurrency=self.options.concurrency,
+                listens=self.listens,
             )
+        self._is_announced = True
         self._due = monotonic() + self.interval
 
     def listen(self, listens: bool) -> None:  # noqa: FBT001 - what it sets

@@ -18,11 +18,9 @@ from django.db import (
     reset_queries,
 )
 
-from jobqueue import lifecycle
+from jobqueue import lifecycle, logs
 from jobqueue.claims import Failure, Lease, Settlement
-from jobqueue.worker.threads import Pause, brief
-
-logger = logging.getLogger("jobqueue.worker")
+from jobqueue.worker.threads import Pause
 
 #: Settlements in one statement: enough to share a commit, few enough to be brief.
 MOST = 500
@@ -100,7 +98,7 @@ class Settler:
             except Error as error:
                 close_old_connections()
                 again = True  # the statement may have been committed before its answer was lost
-                self._warn(batch, error)
+                logs.problem("worker.settle_failed", error, jobs=len(batch))
             sleep(pause.next())
             batch = self._still_held(batch)
 
@@ -109,7 +107,7 @@ class Settler:
         now = monotonic()
         for ended in batch:
             if ended.lease.ends <= now:
-                logger.error("job.unrecorded job=%s err=the lease ended", ended.settlement.claim.id)
+                _unrecorded(ended.settlement, "the lease ended")
         return [ended for ended in batch if ended.lease.ends > now]
 
     def _settle_one_by_one(self, batch: list[Ended], error: Error) -> None:
@@ -119,7 +117,7 @@ class Settler:
                 self._settle([ended])
             return
         settlement = batch[0].settlement
-        logger.error("job.unrecordable job=%s err=%r", settlement.claim.id, error)
+        logs.problem("job.unrecordable", error, job=settlement.claim.id)
         bare = replace(
             settlement,
             result=None,
@@ -127,8 +125,10 @@ class Settler:
         )
         try:
             lifecycle.settle([bare], using=self.using)
-        except Error:  # its lease will end, and it will be rescued
-            logger.exception("job.unrecorded job=%s", settlement.claim.id)
+        except Error as second:
+            _unrecorded(settlement, str(second))
 
-    def _warn(self, batch: list[Ended], error: Error) -> None:
-        logger.warning("worker.settle_failed jobs=%s err=%s", len(batch), brief(error))
+
+def _unrecorded(settlement: Settlement, why: str) -> None:
+    """Say that an outcome is given up: the job's lease will end, and it will be rescued."""
+    logs.event(logging.ERROR, "job.unrecorded", job=settlement.claim.id, err=why)

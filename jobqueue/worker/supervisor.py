@@ -15,15 +15,16 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
+from jobqueue import logs
 from jobqueue.worker.stopping import signals_caught
 from jobqueue.worker.threads import Pause
-
-logger = logging.getLogger("jobqueue.worker")
 
 #: Set for the children: their standard input ends when the parent does.
 SUPERVISED = "JOBQUEUE_SUPERVISED"
 #: A child that ends sooner than this, in seconds, is replaced only after a pause.
 TOO_SOON = 5.0
+#: Exit codes of a worker that drained, or that was stopped before it could claim anything.
+CLEAN = (0, -signal.SIGTERM)
 
 
 @dataclass
@@ -35,6 +36,8 @@ class Child:
     started: float = field(default_factory=monotonic)
     pause: Pause = field(default_factory=Pause)
     replace_at: float | None = None
+    #: How many of the requests to stop it was sent.
+    told: int = 0
 
 
 class Supervisor:
@@ -75,11 +78,8 @@ class Supervisor:
         return self.exit_code
 
     def request_stop(self) -> None:
-        """Pass the request on to every worker. Safe in a signal handler."""
+        """Stop every worker; asked a second time, have them give up. Safe in a signal handler."""
         self.stop_requests += 1
-        for child in self._children:
-            if child.process.poll() is None:
-                child.process.send_signal(signal.SIGTERM)
         self._wakes.put(None)
 
     def _start(self, number: int) -> Child:
@@ -101,21 +101,28 @@ class Supervisor:
             self._wakes.get(timeout=0.2)
 
     def _look_after(self, child: Child) -> bool:
-        """Replace the child's process if it died; return False when the place is given up."""
+        """Pass on what is asked, or replace the process that died; return False to give it up."""
         code = child.process.poll()
         if code is None:
+            self._pass_on(child)
             return True
         if self.stop_requests or (self.ends and code == 0):
-            self.exit_code = self.exit_code or int(code != 0)
+            self.exit_code = self.exit_code or int(code not in CLEAN)
             return False
         if child.replace_at is None:
+            child.process.communicate()  # closes our end of its standard input
             child.replace_at = monotonic() + self._delay(child)
             level = logging.ERROR if code else logging.INFO
-            logger.log(level, "worker.replaced pid=%s exit_code=%s", child.process.pid, code)
+            logs.event(level, "worker.replaced", pid=child.process.pid, exit_code=code)
         if monotonic() >= child.replace_at:
             child.process = self._start(child.number).process
             child.started, child.replace_at = monotonic(), None
         return True
+
+    def _pass_on(self, child: Child) -> None:
+        while child.told < self.stop_requests:
+            child.told += 1
+            child.process.send_signal(signal.SIGTERM)
 
     def _delay(self, child: Child) -> float:
         if monotonic() - child.started < TOO_SOON:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from django.db import connections
 
-logger = logging.getLogger("jobqueue.worker")
+from jobqueue import logs
 
 
 def start_thread(
@@ -23,20 +23,15 @@ def start_thread(
     def run() -> None:
         try:
             work()
-        except BaseException:
-            logger.exception("worker.thread_failed thread=%s", name)
+        except BaseException:  # noqa: BLE001 - logged, and it ends the worker
             failed()
+            logs.event(logging.ERROR, "worker.thread_failed", thread=name, with_traceback=True)
         finally:
             connections.close_all()
 
     thread = threading.Thread(target=run, name=f"jobqueue-{name}", daemon=True)
     thread.start()
     return thread
-
-
-def brief(error: Exception) -> str:
-    """Return the first line of what a database says, for a line of the log."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
 
 
 class Pause:

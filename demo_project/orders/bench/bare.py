@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import connection
@@ -44,4 +45,15 @@ def claim_parameters(limit: int) -> dict[str, Any]:
         "limit": limit,
         "lease": 60.0,
         "leases": "{}",
+    }
+
+
+def acknowledge_parameters(claims: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    """Return what the acknowledgement of claims is given; they begin with id and fence."""
+    return {
+        "ids": [pk for pk, *_ in claims],
+        "fences": [fence for _, fence, *_ in claims],
+        "started_ago": [0.0] * len(claims),
+        "finished_ago": [0.0] * len(claims),
+        "worker": "bare",
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from demo_project.orders.bench.database import empty
 from demo_project.orders.bench.figures import Figure
 from jobqueue import enqueue_many
 from jobqueue.models import Attempt, Job
-from jobqueue.states import Outcome, Status
+from jobqueue.states import Status
 from jobqueue.stores import statements
 
 #: The worker and its limit take turns, so that a slow moment of the machine falls on both.
@@ -44,7 +43,7 @@ def measure(jobs: int) -> Iterator[Figure]:
         value=jobs / median(took),
         unit="jobs/s",
         limit=median(limits) if has_limit else None,
-        limit_name="claim and settle in a bare psycopg loop, overlapped" if has_limit else "",
+        limit_name="claim and acknowledge in a bare psycopg loop" if has_limit else "",
         note=(
             f"{jobs:,} jobs, median of {ROUNDS} rounds of {took[0]:.2f} to {took[-1]:.2f} s, from "
             "the first start to the last settled job by the database's clock; "
@@ -113,23 +112,6 @@ def _settle(claimed: SimpleQueue[list[Any]], room: threading.Semaphore) -> int:
     with bare.connect() as psycopg:
         while rows := claimed.get():
             room.release()
-            parameters = {
-                "ids": [row[0] for row in rows],
-                "settlements": json.dumps([_success(pk, fence) for pk, fence, *_ in rows]),
-            }
-            settled += len(psycopg.execute(statements.SETTLE, parameters).fetchall())
+            parameters = bare.acknowledge_parameters(rows)
+            settled += len(psycopg.execute(statements.ACKNOWLEDGE, parameters).fetchall())
     return settled
-
-
-def _success(pk: int, fence: int) -> dict[str, Any]:
-    texts = dict.fromkeys(("error_class", "message", "traceback", "fingerprint"), "")
-    return {
-        "id": pk,
-        "fence": fence,
-        "worker": "bare",
-        "status": Status.SUCCEEDED,
-        "outcome": Outcome.SUCCEEDED,
-        "started_ago": 0.0,
-        "finished_ago": 0.0,
-        **texts,
-    }

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
 
 from jobqueue import conf, lifecycle, logs
 from jobqueue.worker import Worker, WorkerOptions, banner
@@ -65,16 +66,21 @@ class Command(BaseCommand):
         add(
             "--name", default="", help="how it signs its claims; default: host, process id and more"
         )
-        add("--database", help="alias of the database that holds the jobs")
+        add(
+            "--database",
+            choices=tuple(connections),
+            help="alias of the database that holds the jobs",
+        )
 
     def handle(self, **options: Any) -> None:
         """Run until stopped, and exit with the worker's code."""
+        worker_options = _worker_options(options)
+        logs.show_in_foreground(options["verbosity"])
         if options["processes"] > 1:
             sys.exit(Supervisor.from_command(options).run())
-        worker = Worker(_worker_options(options))
-        logs.show_in_foreground(options["verbosity"])
         if options["verbosity"]:
-            self.stdout.write(banner.text(worker.options))
+            self.stdout.write(banner.text(worker_options, options["verbosity"]))
+        worker = Worker(worker_options)
         if os.environ.get(SUPERVISED):
             stop_with_parent(worker.request_stop)
         keep_from_children()
@@ -88,7 +94,10 @@ class Command(BaseCommand):
 
 
 def _seconds(text: str) -> timedelta:
-    return timedelta(seconds=float(text))
+    try:
+        return timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        raise ArgumentTypeError(f"{text!r} is no number of seconds") from None
 
 
 def _parsed(queues: str | None) -> dict[str, int | None]:
@@ -97,6 +106,8 @@ def _parsed(queues: str | None) -> dict[str, int | None]:
 
 def _worker_options(options: dict[str, Any]) -> WorkerOptions:
     """Turn the parsed command line into the worker's options; raise CommandError if they clash."""
+    if options["processes"] < 1:
+        raise CommandError(f"processes must be at least 1, not {options['processes']}")
     try:
         return WorkerOptions(
             using=lifecycle.alias(options["database"]),

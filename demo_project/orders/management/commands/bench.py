@@ -92,4 +92,5 @@ def describe() -> dict[str, Any]:
         "Django": django.get_version(),
         "jobqueue": jobqueue.__version__,
         "cores": os.cpu_count(),
+        "load before": round(os.getloadavg()[0], 1),  # what else ran takes its share
     }
