@@ -56,7 +56,7 @@ def _formatted(error: BaseException, tb: TracebackType | None) -> Iterator[str]:
     """Format without the carets under each line: to find their place, Python parses the line."""
     told = traceback.TracebackException(type(error), error, tb, limit=-MAX_FRAMES)
     for frame in told.stack:
-        frame.colno = None  # type: ignore[attr-defined]
+        frame.colno = None
     return told.format()
 
 

@@ -106,11 +106,11 @@ class Supervisor:
         if code is None:
             self._pass_on(child)
             return True
+        child.process.communicate()  # closes our end of its standard input
         if self.stop_requests or (self.ends and code == 0):
             self.exit_code = self.exit_code or int(code not in CLEAN)
             return False
         if child.replace_at is None:
-            child.process.communicate()  # closes our end of its standard input
             child.replace_at = monotonic() + self._delay(child)
             level = logging.ERROR if code else logging.INFO
             logs.event(level, "worker.replaced", pid=child.process.pid, exit_code=code)

@@ -23,7 +23,7 @@ def start_thread(
     def run() -> None:
         try:
             work()
-        except BaseException:  # noqa: BLE001 - logged, and it ends the worker
+        except BaseException:  # noqa: BLE001 - whatever it was, the worker has to end
             failed()
             logs.event(logging.ERROR, "worker.thread_failed", thread=name, with_traceback=True)
         finally:
