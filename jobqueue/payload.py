@@ -26,6 +26,10 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
+#: Where a value stands: the name of the whole, or the place of its container and its key there.
+_Place = str | tuple[Any, str | int]
+
+
 def dumps(value: Any, *, name: str) -> str:
     """Return ``value`` as JSON text, or raise InvalidPayload with the path of what is wrong.
 
@@ -37,48 +41,60 @@ def dumps(value: Any, *, name: str) -> str:
 
 def check(value: Any, *, name: str) -> None:
     """Raise InvalidPayload unless JSON and every database give ``value`` back unchanged."""
-    todo: list[tuple[Any, str, int]] = [(value, name, 0)]
+    todo: list[tuple[Any, _Place, int]] = [(value, name, 0)]
     while todo:
-        item, path, depth = todo.pop()
+        item, place, depth = todo.pop()
         kind = type(item)
         if kind is list or kind is dict:
             if depth >= MAX_DEPTH:
                 raise InvalidPayload(f"{name} is nested more than {MAX_DEPTH} levels deep")
-            todo.extend(_children(item, path, depth + 1))
+            todo.extend(_children(item, place, depth + 1))
         elif kind in _SCALARS:
-            _check_scalar(item, path)
+            _check_scalar(item, place)
         else:
-            raise InvalidPayloadType(f"{path} is a {_type_name(item)}; {_advice(item)}")
+            raise InvalidPayloadType(f"{_path(place)} is a {_type_name(item)}; {_advice(item)}")
 
 
-def _children(item: Any, path: str, depth: int) -> list[tuple[Any, str, int]]:
+def _children(item: Any, place: _Place, depth: int) -> list[tuple[Any, _Place, int]]:
     if type(item) is list:
-        return [(value, f"{path}[{index}]", depth) for index, value in enumerate(item)]
+        return [(value, (place, index), depth) for index, value in enumerate(item)]
     for key in item:
         if type(key) is not str:
-            raise InvalidPayloadType(f"{path} has the key {key!r}; keys must be strings")
-        _check_text(key, f"a key of {path}")
-    return [(value, f"{path}[{key!r}]", depth) for key, value in item.items()]
+            raise InvalidPayloadType(f"{_path(place)} has the key {key!r}; keys must be strings")
+        if _is_unstorable(key):
+            _refuse_text(key, f"a key of {_path(place)}")
+    return [(value, (place, key), depth) for key, value in item.items()]
 
 
-def _check_scalar(value: Any, path: str) -> None:
+def _path(place: _Place) -> str:
+    """Write out a place as one would in Python; only for messages, since it takes its time."""
+    keys = []
+    while isinstance(place, tuple):
+        place, key = place
+        keys.append(f"[{key!r}]")
+    return place + "".join(reversed(keys))
+
+
+def _check_scalar(value: Any, place: _Place) -> None:
     kind = type(value)
     if kind is str:
-        _check_text(value, path)
+        if _is_unstorable(value):
+            _refuse_text(value, _path(place))
     elif kind is int and not MIN_INTEGER <= value <= MAX_INTEGER:
-        raise InvalidPayload(f"{path} is an integer beyond 64 bits; pass it as a string")
+        raise InvalidPayload(f"{_path(place)} is an integer beyond 64 bits; pass it as a string")
     elif kind is float and not abs(value) < MAX_FLOAT:
         if not math.isfinite(value):
-            raise InvalidPayload(f"{path} is {value}; JSON has no such number")
-        raise InvalidPayload(f"{path} is a float of 1e16 or more; pass it as a string")
+            raise InvalidPayload(f"{_path(place)} is {value}; JSON has no such number")
+        raise InvalidPayload(f"{_path(place)} is a float of 1e16 or more; pass it as a string")
 
 
-def _check_text(text: str, path: str) -> None:
-    if not text.isascii() or "\0" in text:
-        found = _UNSTORABLE.search(text)
-        if found:
-            what = "a NUL character" if found[0] == "\0" else "a lone surrogate"
-            raise InvalidPayload(f"{path} holds {what}, which PostgreSQL cannot store")
+def _is_unstorable(text: str) -> bool:
+    return (not text.isascii() or "\0" in text) and _UNSTORABLE.search(text) is not None
+
+
+def _refuse_text(text: str, path: str) -> None:
+    what = "a NUL character" if "\0" in text else "a lone surrogate"
+    raise InvalidPayload(f"{path} holds {what}, which PostgreSQL cannot store")
 
 
 def check_size(*texts: str, name: str) -> None:

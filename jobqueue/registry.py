@@ -127,19 +127,34 @@ class Task(Generic[P, R]):
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise InvalidArguments unless the function can be called with these."""
+        shape = _shape(self.function, takes_context=self.takes_context)
+        if not kwargs and shape.least <= len(args) <= shape.most:
+            return
         try:
-            _signature(self.function, takes_context=self.takes_context).bind(*args, **kwargs)
+            shape.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidArguments(f"the arguments do not fit {self.name}: {error}") from None
 
 
+class _Shape(NamedTuple):
+    """What a job's arguments must fit: the function's signature, less the context."""
+
+    signature: inspect.Signature
+    # How many arguments fit when all are given by position; least is above most when none do.
+    least: int
+    most: int
+
+
 @functools.cache
-def _signature(function: Callable[..., Any], *, takes_context: bool) -> inspect.Signature:
-    """Return what a job's arguments must fit: the function's signature, less the context."""
+def _shape(function: Callable[..., Any], *, takes_context: bool) -> _Shape:
     signature = inspect.signature(function)
-    if not takes_context:
-        return signature
-    return signature.replace(parameters=list(signature.parameters.values())[1:])
+    parameters = list(signature.parameters.values())[int(takes_context) :]
+    positional = [each for each in parameters if each.kind <= each.POSITIONAL_OR_KEYWORD]
+    needed = [each for each in parameters if each.default is each.empty]
+    least = sum(each.kind <= each.POSITIONAL_OR_KEYWORD for each in needed)
+    if any(each.kind == each.KEYWORD_ONLY for each in needed):
+        least = len(positional) + 1
+    return _Shape(signature.replace(parameters=parameters), least, len(positional))
 
 
 class Call(NamedTuple):

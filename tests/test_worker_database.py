@@ -95,7 +95,8 @@ class TestConnectionsThatAreCut:
         assert worker.wait() == 0
 
     @pytest.mark.parametrize(
-        ("options", "attempts"), [("conn_max_age=0", 2), ("conn_max_age=60&conn_health_checks=1", 1)]
+        ("options", "attempts"),
+        [("conn_max_age=0", 2), ("conn_max_age=60&conn_health_checks=1", 1)],
     )
     def test_while_the_worker_is_idle_cost_an_attempt_at_most(
         self, options: str, attempts: int, worker_process: StartWorker

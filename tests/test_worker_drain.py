@@ -156,9 +156,7 @@ class TestAnyMoment:
     def test_is_a_good_one_to_stop_for_long(self, worker_process: StartWorker) -> None:
         self.stop_at_random(worker_process, rounds=150, longest=1.0)
 
-    def stop_at_random(
-        self, worker_process: StartWorker, *, rounds: int, longest: float
-    ) -> None:
+    def stop_at_random(self, worker_process: StartWorker, *, rounds: int, longest: float) -> None:
         """Stop three workers at a time in the middle of quick jobs; then see to all jobs."""
         for number in range(rounds):
             enqueue_many(tasks.leave_row.bind(f"{number}-{n}") for n in range(600))
@@ -170,7 +168,9 @@ class TestAnyMoment:
                 worker.signal(TERM)
             for worker in workers:
                 assert worker.wait() == 0, worker.output
-                assert "Traceback" not in worker.output, worker.output[worker.output.index("Traceback")-300:]
+                assert "Traceback" not in worker.output, worker.output[
+                    worker.output.index("Traceback") - 300 :
+                ]
             assert not Job.objects.claimed().exists()
             assert not WorkerRow.objects.exists()
         assert not Job.objects.pending().filter(attempts__gt=0).exists()

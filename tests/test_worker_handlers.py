@@ -131,9 +131,7 @@ class TestExits:
 class TestTheDatabaseAfterAHandler:
     """C-30, C-31, C-32."""
 
-    @pytest.mark.parametrize(
-        "kind", ["alone", "in a block of its own", "in a raw transaction"]
-    )
+    @pytest.mark.parametrize("kind", ["alone", "in a block of its own", "in a raw transaction"])
     def test_a_swallowed_database_error_harms_no_later_job(self, kind: str) -> None:
         jobs = [only_once(tasks.swallow_database_error).enqueue(kind) for _ in range(3)]
         next_job = tasks.leave_row.enqueue("after")

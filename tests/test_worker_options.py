@@ -45,7 +45,8 @@ class TestParseQueues:
         assert list(parse_queues(text).items()) == list(queues.items())
 
     @pytest.mark.parametrize(
-        "text", ["", " ", "a,,b", "a,", "a:", "a:0", "a:-1", "a:x", "a:1:2", "a,a", "a,a:2", '"a,b"', "A"]
+        "text",
+        ["", " ", "a,,b", "a,", "a:", "a:0", "a:-1", "a:x", "a:1:2", "a,a", "a,a:2", '"a,b"', "A"],
     )
     def test_refuses_what_it_would_have_to_guess(self, text: str) -> None:
         with pytest.raises(ValueError, match="queue|colon"):
