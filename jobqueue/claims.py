@@ -42,6 +42,7 @@ class Claim(NamedTuple):
     attempts: int
     max_attempts: int
     attempts_forgiven: int
+    losses: int
     claimed_by: str
     correlation_id: str
     actor: str

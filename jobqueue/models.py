@@ -46,6 +46,8 @@ class Request(models.Model):
     #: Attempts that do not count against the budget: snoozes, and those of earlier lives.
     attempts_forgiven = models.PositiveIntegerField(_("attempts forgiven"), db_default=0)
     replays = models.PositiveIntegerField(_("replays"), db_default=0)
+    #: How often in a row a worker was lost with the job in hand: it may be what kills them.
+    losses = models.PositiveSmallIntegerField(_("losses in a row"), db_default=0)
     #: The fencing token: grows at every claim and never goes back.
     fence = models.PositiveBigIntegerField(_("fence"), db_default=0)
     last_error = models.CharField(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from django.db import connections
@@ -31,12 +32,18 @@ def open_connections() -> list[Any]:
 
 
 def _drop(alias: str) -> None:
-    """Close a connection whatever state it is in, and let the next query open a new one."""
+    """Close a connection whatever state it is in, and let the next query open a new one.
+
+    Django's object stays, since others hold on to it: a test runner closes it at the end.
+    """
     connection: Any = connections[alias]
-    raw, connection.connection = connection.connection, None
-    del connections[alias]
-    if raw is not None:
-        raw.close()
+    connection.in_atomic_block = connection.needs_rollback = False
+    connection.savepoint_ids, connection.atomic_blocks = [], []
+    with suppress(connection.Database.Error):
+        connection.connection.rollback()
+    connection.close()
+    if connection.connection is not None:  # a SQLite database in memory ends at its connection
+        connection.set_autocommit(True)
 
 
 def _depth(connection: Any) -> int:

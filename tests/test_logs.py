@@ -141,7 +141,7 @@ class TestShowInForeground:
     @pytest.fixture
     def logger(self, monkeypatch: pytest.MonkeyPatch) -> logging.Logger:
         """A logger of its own, since pytest gives the root logger handlers."""
-        logger = logging.Logger("jobqueue")
+        logger = logging.Logger("jobqueue")  # noqa: LOG001 - that is the point
         monkeypatch.setattr(logs, "logger", logger)
         return logger
 

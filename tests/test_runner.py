@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.db import connection
+from django.db import connection, connections
 from django.test import TestCase
 
 from jobqueue import lifecycle, registry, signals
@@ -474,6 +474,13 @@ class TestLeftovers:
         assert settlement.failure.error_class == "RuntimeError"
         assert self.next_job_commits()
         assert not Mark.objects.filter(key="leaked").exists()
+
+    def test_djangos_connection_object_stays(self) -> None:
+        """C-109: a test runner holds on to it, and closes it before it drops the database."""
+        before = connections["default"]
+        run(tasks.leak_transaction, "atomic", "leaked")
+        assert connections["default"] is before
+        assert not before.in_atomic_block
 
     @pytest.mark.postgresql
     def test_no_lock_is_left(self) -> None:

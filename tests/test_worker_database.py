@@ -219,7 +219,7 @@ class TestStarting:
         worker = worker_process(*QUICK, DATABASE_URL=nowhere)
         wait_until(lambda: len(worker.lines_with("worker.database_away")) >= 4)
         pauses = [
-            float(line.split("retry_in=")[1].split("s")[0])
+            float(line.split("retry_in_s=")[1].split()[0])
             for line in worker.lines_with("worker.database_away")
         ]
         assert pauses[3] > pauses[0]

@@ -15,7 +15,7 @@ from jobqueue import lifecycle, signals
 from jobqueue.models import Attempt, DeadLetter, Job
 from jobqueue.states import Outcome, Reason, Status
 from tests import tasks
-from tests.in_process import run_to_the_end, run_until_empty, running_worker
+from tests.in_process import run_until_empty, running_worker
 from tests.models import Mark
 from tests.processes import Gate, Marks, WorkerProcess, wait_until
 

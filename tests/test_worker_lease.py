@@ -145,7 +145,7 @@ def test_a_worker_that_slept_past_its_leases_changes_nothing(
     sleeper = worker_process("--name", "sleeper", "--concurrency", "5", "--lease", "1", *QUICK)
     marks.wait_for("start", count=5, attempt=1)
     sleeper.signal(signal.SIGSTOP)
-    heir = worker_process("--name", "heir", "--concurrency", "5", *QUICK)
+    worker_process("--name", "heir", "--concurrency", "5", *QUICK)
     marks.wait_for("start", count=5, attempt=2)
     before = list(Job.objects.order_by("pk").values_list(*STANDING))
 

@@ -1,4 +1,4 @@
-"""What a worker is told on its command line: read as documented, refused in one line, shown at start."""
+"""What a worker is told on its command line: read as documented, or refused in one line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TestParseQueues:
         ["", " ", "a,,b", "a,", "a:", "a:0", "a:-1", "a:x", "a:1:2", "a,a", "a,a:2", '"a,b"', "A"],
     )
     def test_refuses_what_it_would_have_to_guess(self, text: str) -> None:
-        with pytest.raises(ValueError, match="queue|colon"):
+        with pytest.raises(ValueError, match=r"queue|colon"):
             parse_queues(text)
 
     @pytest.mark.parametrize("text", ["a", "a,b:2", "b:10,a:1"])

@@ -253,7 +253,7 @@ class TestSettler:
 
 
 def claimer(**options: Any) -> Claimer:
-    settler = Settler(using="default", on_settled=lambda settled: None)
+    settler = Settler(using="default", on_settled=lambda _: None)
     return Claimer(WorkerOptions(name="me", **options), Hand(), settler)
 
 
@@ -316,7 +316,7 @@ class TestClaimer:
 def heartbeat(hand: Hand) -> Heartbeat:
     return Heartbeat(
         hand,
-        Settler(using="default", on_settled=lambda settled: None),
+        Settler(using="default", on_settled=lambda _: None),
         Presence(WorkerOptions(name="me")),
         using="default",
         on_stuck=lambda: None,
@@ -344,6 +344,22 @@ class TestHeartbeat:
         assert [lease.lost for lease in (kept, lost, fresh)] == [False, True, False]
         assert kept.ends > before[0]
         assert [lost.ends, fresh.ends] == before[1:]
+
+    def test_tries_less_and_less_often_while_the_database_is_away(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def away(*args: Any, **kwargs: Any) -> None:
+            raise OperationalError("the database is away")
+
+        monkeypatch.setattr(lifecycle, "extend", away)
+        subject = heartbeat(hand_with(lease_on(CLAIM, age=50)))
+        assert subject._next_due() < monotonic()
+        for _ in range(6):
+            subject._extend.not_before = 0.0
+            subject._extend.do()
+        subject._extend.do()
+        assert len(caplog.records) == 6
+        assert subject._next_due() > monotonic() + 0.5
 
     @database
     def test_hears_of_a_cancellation(self) -> None:

@@ -72,7 +72,7 @@ def _as_job(call: Call, request: JobRequest, inserted: Inserted, using: str) -> 
     given = request._asdict()
     for name in ("args", "kwargs", "trace", "run_at", "run_in"):
         del given[name]
-    unchanged = {"attempts": 0, "attempts_forgiven": 0, "replays": 0, "fence": 0}
+    unchanged = {"attempts": 0, "attempts_forgiven": 0, "replays": 0, "losses": 0, "fence": 0}
     job = Job(
         args=list(call.args),
         kwargs=dict(call.kwargs),

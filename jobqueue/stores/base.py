@@ -25,7 +25,7 @@ MOVED = [
 _SAME = ", ".join(
     name
     for name in MOVED
-    if name not in {"run_after", "max_attempts", "attempts_forgiven", "replays"}
+    if name not in {"run_after", "max_attempts", "attempts_forgiven", "replays", "losses"}
 )
 # What is not named has its default: pending, due now.
 REVIVE = f"""

@@ -20,7 +20,7 @@ from django.db.models import (
     Value,
     When,
 )
-from django.db.models.functions import Cast, Now
+from django.db.models.functions import Cast, Least, Now
 
 from jobqueue.claims import Claim, Floors, JobRequest, Lease, Settlement
 from jobqueue.models import MAX_LAST_ERROR, Attempt, Job
@@ -219,6 +219,10 @@ def _changes(settlement: Settlement) -> dict[str, Any]:
         changes["run_after"] = from_now(settlement.delay)
     if settlement.outcome == Outcome.RELEASED:
         changes["attempts"] = F("attempts") - 1
+    if settlement.outcome == Outcome.LOST:
+        changes["losses"] = Least(F("losses") + 1, 1000)
+    elif settlement.outcome != Outcome.RELEASED:
+        changes["losses"] = 0
     if settlement.outcome in _FORGIVEN:
         changes["max_attempts"] = F("max_attempts") + 1
         changes["attempts_forgiven"] = F("attempts_forgiven") + 1

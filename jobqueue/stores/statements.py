@@ -195,6 +195,8 @@ settled AS (
         attempts = job.attempts - (given.outcome = 'released')::int,
         max_attempts = job.max_attempts + {_FORGIVEN},
         attempts_forgiven = job.attempts_forgiven + {_FORGIVEN},
+        losses = CASE given.outcome WHEN 'lost' THEN least(job.losses + 1, 1000)
+            WHEN 'released' THEN job.losses ELSE 0 END,
         last_error = COALESCE(NULLIF(left(given.message, 500), ''), job.last_error),
         result = given.result::jsonb,
         claimed_by = NULL, claimed_at = NULL, claimed_until = NULL

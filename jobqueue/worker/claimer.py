@@ -10,6 +10,7 @@ from time import monotonic
 from jobqueue import lifecycle, registry
 from jobqueue.claims import Claim, Lease
 from jobqueue.worker import settler as settling
+from jobqueue.worker.caution import ALONE, Caution
 from jobqueue.worker.hand import Hand
 from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.pace import Pace
@@ -31,6 +32,7 @@ class Claimer:
         self.hand = hand
         self.settler = settler
         self.pace = Pace(options.concurrency)
+        self.caution = Caution()
         #: Queues that had pending jobs when last seen, the next to be asked first.
         self.ready: list[str] = []
         #: Where the claims since the last look ended, by queue.
@@ -66,28 +68,35 @@ class Claimer:
 
     def claim(self) -> int:
         """Take as many jobs as there is room for; return how many."""
-        room, claimed = self.room(), 0
-        queues = list(self.ready)
-        evenly = -(-room // max(len(queues), 1))  # rounded up
+        queues, claimed = list(self.ready), 0
+        evenly = -(-self.room() // max(len(queues), 1))  # rounded up
         portion = max(evenly, min(self.pace.prefetch, WORTH_A_STATEMENT))
         for name in queues:
-            limit = min(portion, room - claimed, self._room_of(name, portion))
+            limit = min(portion, self.room(), self._room_of(name, portion))
             if limit > 0:
                 claimed += self._claim_from(name, limit)
         return claimed
 
     def room(self) -> int:
         """Return how many more jobs this worker may hold."""
-        if len(self.settler) > 2 * settling.MOST:
+        unsettled = len(self.settler)
+        if unsettled > 2 * settling.MOST or (unsettled and self.caution.level == ALONE):
             return 0
-        room = self.options.concurrency + self.pace.prefetch - len(self.hand)
+        room = self._capacity - len(self.hand)
         return room if self.allowance is None else min(room, self.allowance)
+
+    @property
+    def _capacity(self) -> int:
+        if self.caution.level == ALONE:
+            return 1
+        waiting = 0 if self.caution.level else self.pace.prefetch
+        return self.options.concurrency + waiting
 
     @property
     def refill_at(self) -> int:
         """How few jobs must be in hand for a claim to be worth while, if the last one took some."""
-        prefetch = self.pace.prefetch
-        return self.options.concurrency + prefetch - max(prefetch // 2, 1)
+        capacity = self._capacity
+        return capacity - max((capacity - self.options.concurrency) // 2, 1)
 
     def _room_of(self, queue_name: str, portion: int) -> int:
         share = self.options.share(queue_name)
@@ -104,15 +113,25 @@ class Claimer:
             floors=floors,
             using=self.using,
         )
-        self._take_in_hand(claims, sent)
+        self._note_end_of(name, claims, is_full=len(claims) == limit)
+        admitted = self.caution.admit(claims)
+        self._take_in_hand(admitted, sent)
+        if len(admitted) < len(claims):
+            lifecycle.release(set(claims).difference(admitted), using=self.using)
+            self.note(name)
+            floors.clear()
+        return len(claims)
+
+    def _note_end_of(self, name: str, claims: list[Claim], *, is_full: bool) -> None:
+        """Decide whether and from where to ask this queue again, after the others had a turn."""
+        floors = self._floors[name]
         self.ready.remove(name)
-        if len(claims) == limit:
-            self.ready.append(name)  # there may be more, after the others had their turn
+        if is_full:
+            self.ready.append(name)
             floors |= {claim.priority: (claim.run_after, claim.id) for claim in claims}
         elif floors and not self.hears_news:
             self.ready.append(name)  # there may be more below, or in other priorities
             floors.clear()
-        return len(claims)
 
     def _take_in_hand(self, claims: list[Claim], sent: float) -> None:
         spans, usual = registry.leases(), self.options.lease.total_seconds()

@@ -16,6 +16,7 @@ from jobqueue.runner import Attempt
 from jobqueue.worker.hand import Hand
 from jobqueue.worker.presence import Presence
 from jobqueue.worker.settler import Settler
+from jobqueue.worker.threads import Pause
 
 #: The longest between two looks at what there is to do, in seconds.
 TICK = 1.0
@@ -23,6 +24,32 @@ TICK = 1.0
 GRACE = 5.0
 #: The parts of a lease that may pass before it is extended: two more tries fit in what is left.
 THIRD = 1 / 3
+
+
+class Step:
+    """What is done in the database over and over; when it fails, again after a growing pause.
+
+    The heartbeat goes on without the database: the leases end by themselves if it stays away.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._pause = Pause()
+        #: When to try again after a failure, on the monotonic clock.
+        self.not_before = 0.0
+
+    def do(self) -> None:
+        """Do it, unless it failed just now."""
+        if monotonic() < self.not_before:
+            return
+        try:
+            self._work()
+        except Error as error:
+            close_old_connections()
+            self.not_before = monotonic() + self._pause.next()
+            logs.problem("worker.heartbeat_failed", error)
+        else:
+            self._pause.reset()
 
 
 class Heartbeat:
@@ -43,6 +70,8 @@ class Heartbeat:
         self.using = using
         self._on_stuck = on_stuck
         self._pokes: SimpleQueue[bool] = SimpleQueue()
+        self._extend = Step(self._extend_due)
+        self._beat = Step(presence.beat_if_due)
 
     def poke(self) -> None:
         """Look again now: a deadline may be nearer than the next tick."""
@@ -57,8 +86,8 @@ class Heartbeat:
         while self._rest():
             reset_queries()  # grow for ever under DEBUG
             self._end_overdue()
-            self._guarded(self._extend_due)
-            self._guarded(self.presence.beat_if_due)
+            self._extend.do()
+            self._beat.do()
 
     def _rest(self) -> bool:
         """Wait until something is due; return False when closed."""
@@ -70,15 +99,8 @@ class Heartbeat:
     def _next_due(self) -> float:
         deadlines = [attempt.deadline for attempt in self.hand.running() if attempt.deadline]
         extensions = [_extension_due(lease) for lease in self.hand.leases() if not lease.lost]
-        return min([monotonic() + TICK, *deadlines, *extensions])
-
-    def _guarded(self, step: Callable[[], None]) -> None:
-        """Go on without the database: the leases end by themselves if it stays away."""
-        try:
-            step()
-        except Error as error:
-            close_old_connections()
-            logs.problem("worker.heartbeat_failed", error)
+        due = [max(extension, self._extend.not_before) for extension in extensions]
+        return min([monotonic() + TICK, *deadlines, *due])
 
     def _extend_due(self) -> None:
         now = monotonic()
