@@ -27,6 +27,10 @@ class JobRequest(NamedTuple):
     trace: str | None
 
 
+#: A job's id and the fence of one claim of it.
+Key = tuple[int, int]
+
+
 class Claim(NamedTuple):
     """What a worker holds of a job: enough to run it and, by ``fence``, to settle it."""
 
@@ -47,6 +51,11 @@ class Claim(NamedTuple):
     correlation_id: str
     actor: str
     trace: str | None
+
+    @property
+    def key(self) -> Key:
+        """What tells this claim from every other, also from another claim of the same job."""
+        return self.id, self.fence
 
     @property
     def has_attempts_left(self) -> bool:

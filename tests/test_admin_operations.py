@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -229,6 +230,17 @@ class TestRequest:
         client.handler.enforce_csrf_checks = True
         assert ask(client, case, path, row.pk, confirmed="yes").status_code == 403
         assert not case.is_done(row.pk)
+
+    @each_case
+    def test_from_the_page_brings_the_csrf_token(self, case: Case) -> None:
+        row = case.make()
+        client = staff(*VIEW, case.permission)
+        client.handler.enforce_csrf_checks = True
+        page = client.get(page_url(case.model, row.pk)).content.decode()
+        form = page.partition(f'action="{operation_url(case, row.pk)}"')[2].partition("</form>")[0]
+        [token] = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form)
+        client.post(operation_url(case, row.pk), {"csrfmiddlewaretoken": token, "confirmed": "yes"})
+        assert case.is_done(row.pk)
 
     @each_case
     def test_a_number_that_is_none_is_not_found(self, case: Case) -> None:
@@ -557,7 +569,15 @@ class JobsElsewhere:
     def db_for_read(self, model: type[Model], **hints: object) -> str | None:
         return "jobs" if model._meta.app_label == "jobqueue" else None
 
-    db_for_write = db_for_read
+    def db_for_write(self, model: type[Model], **hints: object) -> str | None:
+        return "jobs" if model._meta.app_label == "jobqueue" else None
+
+
+class ReadsElsewhere(JobsElsewhere):
+    """Writes jobs to their alias and reads them from the other, as from a replica."""
+
+    def db_for_read(self, model: type[Model], **hints: object) -> str | None:
+        return None
 
 
 @pytest.fixture
@@ -587,6 +607,19 @@ class TestAnotherAlias:
         assert case.is_done(row.pk)
         assert LogEntry.objects.count() == 1
         assert not [each for each in on_default if '"jobqueue_' in each["sql"]]
+
+    @pytest.mark.postgresql
+    def test_to_write_to_is_read_from_too_before_writing(self, settings: Any) -> None:
+        """What a replica says may be out of date."""
+        settings.DATABASE_ROUTERS = [ReadsElsewhere()]
+        letter = DeadLetterFactory()
+        user = User.objects.create_user("operator")
+        with CaptureQueriesContext(connections["default"]) as on_replica:
+            rows = DeadLetter.objects.all()
+            tally = operations.run(dead_letters.REPLAY, rows, user_id=user.pk)
+        assert tally.done == 1
+        assert Job.objects.get().pk == letter.pk
+        assert not [each for each in on_replica if '"jobqueue_' in each["sql"]]
 
     @pytest.mark.parametrize("model", [Job, Attempt, DeadLetter, Worker])
     def test_is_used_for_all_that_is_shown(self, model: type[Model]) -> None:

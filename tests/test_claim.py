@@ -200,7 +200,7 @@ class TestHeld:
         lifecycle.settle([verbs.retried(leases[0].claim)])
         lifecycle.cancel([leases[2].claim.id])
         before = verbs.everything()
-        held = {leases[1].claim.id: False, leases[2].claim.id: True}
+        held = {leases[1].claim.key: False, leases[2].claim.key: True}
         assert store_of("default").held(leases) == held
         assert verbs.everything() == before
 

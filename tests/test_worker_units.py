@@ -102,8 +102,8 @@ class TestHand:
         [lease] = leases(1)
         hand = hand_with(lease)
         hand.start(RunningAttempt(lease, using="default", in_transactions={}))
-        hand.drop(1)
-        hand.drop(1)
+        hand.drop(lease.claim)
+        hand.drop(lease.claim)
         assert not hand.leases()
         assert not hand.running()
 

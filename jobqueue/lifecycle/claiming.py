@@ -43,11 +43,11 @@ def extend(leases: Sequence[Lease], *, using: str | None = None) -> None:
     """
     sent = monotonic()
     extended = store(using).extend(leases)
-    skipped = [lease for lease in leases if lease.claim.id not in extended]
+    skipped = [lease for lease in leases if lease.claim.key not in extended]
     held = store(using).held(skipped) if skipped else {}
     for lease in leases:
-        job_id = lease.claim.id
-        if job_id in extended:
+        key = lease.claim.key
+        if key in extended:
             lease.ends = sent + lease.span
-        lease.lost = job_id not in extended and job_id not in held
-        lease.cancel_requested = extended.get(job_id) or held.get(job_id, False)
+        lease.lost = key not in extended and key not in held
+        lease.cancel_requested = extended.get(key) or held.get(key, False)

@@ -10,13 +10,13 @@ from time import monotonic
 from django.db import transaction
 
 from jobqueue import conf, signals
-from jobqueue.claims import NO_FAILURE, Claim, Settlement
+from jobqueue.claims import NO_FAILURE, Claim, Key, Settlement
 from jobqueue.lifecycle.alias import alias, store
 from jobqueue.models import Attempt, Job
 from jobqueue.states import Outcome, Status
 from jobqueue.stores.base import Store
 
-Write = Callable[[Sequence[Settlement]], set[int]]
+Write = Callable[[Sequence[Settlement]], set[Key]]
 
 
 def settle(
@@ -40,14 +40,14 @@ def settle(
         settled |= _recorded_before(settlements, using)
     announce = partial(_announce, settlements, settled)
     transaction.on_commit(announce, using=using, robust=True)
-    return settled
+    return {job_id for job_id, _ in settled}
 
 
-def _recorded_before(settlements: Sequence[Settlement], using: str) -> set[int]:
-    ours = {(each.claim.id, each.claim.fence, each.outcome) for each in settlements}
+def _recorded_before(settlements: Sequence[Settlement], using: str) -> set[Key]:
+    ours = {(*each.claim.key, each.outcome) for each in settlements}
     attempts = Attempt.objects.using(using).filter(job_id__in=[job_id for job_id, _, _ in ours])
-    recorded = attempts.values_list("job_id", "fence", "outcome")
-    return {job_id for job_id, _, _ in ours.intersection(recorded)}
+    recorded = ours.intersection(attempts.values_list("job_id", "fence", "outcome"))
+    return {(job_id, fence) for job_id, fence, _ in recorded}
 
 
 def _writes(store: Store, settlements: Sequence[Settlement]) -> dict[Write, list[Settlement]]:
@@ -69,13 +69,9 @@ def _writes(store: Store, settlements: Sequence[Settlement]) -> dict[Write, list
     return writes
 
 
-def _announce(settlements: Sequence[Settlement], settled: set[int]) -> None:
-    # A worker may have lost a job and claimed it again: of two claims, only the later one held.
-    fences = sorted((each.claim.id, each.claim.fence) for each in settlements)
-    newest = dict(fences)
+def _announce(settlements: Sequence[Settlement], settled: set[Key]) -> None:
     for settlement in settlements:
-        job_id, fence = settlement.claim.id, settlement.claim.fence
-        held = job_id in settled and fence == newest[job_id]
+        held = settlement.claim.key in settled
         signal = signals.settled if held else signals.lease_lost
         signal.send_robust(Job, settlement=settlement)
 

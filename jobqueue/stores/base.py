@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from django.db import connections, transaction
 from django.db.models import Model, QuerySet
 
-from jobqueue.claims import Claim, Floors, JobRequest, Lease, Settlement
+from jobqueue.claims import Claim, Floors, JobRequest, Key, Lease, Settlement
 from jobqueue.models import DeadLetter, Job
 
 M = TypeVar("M", bound=Model)
@@ -119,22 +119,22 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def extend(self, leases: Sequence[Lease]) -> dict[int, bool]:
-        """Let leases end their span from now; return the ids extended, with "cancel requested"."""
+    def extend(self, leases: Sequence[Lease]) -> dict[Key, bool]:
+        """Let leases end their span from now; return those extended, with "cancel requested"."""
 
     @abstractmethod
-    def held(self, leases: Sequence[Lease]) -> dict[int, bool]:
-        """Return the ids whose fence holds, with "cancel requested"; lock and change nothing."""
+    def held(self, leases: Sequence[Lease]) -> dict[Key, bool]:
+        """Return the claims whose fence holds, with "cancel requested"; lock and change nothing."""
 
-    # The next four settle claims whose fence still holds, each with its attempt, and return the ids
+    # The next four settle claims whose fence still holds, each with its attempt, and return those
     # that were settled. The others lost their lease, and nothing was written for them.
 
-    def acknowledge(self, settlements: Sequence[Settlement]) -> set[int]:
+    def acknowledge(self, settlements: Sequence[Settlement]) -> set[Key]:
         """Settle successes that have nothing to tell: the plain case may have a short cut."""
         return self.settle(settlements)
 
     @abstractmethod
-    def settle(self, settlements: Sequence[Settlement]) -> set[int]:
+    def settle(self, settlements: Sequence[Settlement]) -> set[Key]:
         """Give claimed jobs their next status: succeeded, or once more pending or scheduled.
 
         A settlement that would have the job tried again becomes one that cancels it, where that was
@@ -142,11 +142,11 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def bury(self, settlements: Sequence[Settlement]) -> set[int]:
+    def bury(self, settlements: Sequence[Settlement]) -> set[Key]:
         """Move claimed jobs to the dead letters, with the reason."""
 
     @abstractmethod
-    def delete(self, settlements: Sequence[Settlement]) -> set[int]:
+    def delete(self, settlements: Sequence[Settlement]) -> set[Key]:
         """Delete claimed jobs that succeeded, where succeeded jobs are not kept."""
 
     @abstractmethod

@@ -22,7 +22,7 @@ from django.db.models import (
 )
 from django.db.models.functions import Cast, Least, Now
 
-from jobqueue.claims import Claim, Floors, JobRequest, Lease, Settlement
+from jobqueue.claims import Claim, Floors, JobRequest, Key, Lease, Settlement
 from jobqueue.models import MAX_LAST_ERROR, Attempt, Job
 from jobqueue.querysets import JobQuerySet, ago, from_now
 from jobqueue.states import Outcome, Status
@@ -82,19 +82,19 @@ class GenericStore(Store):
         claimed = self._jobs().filter(pk__in=ids).order_by("-priority", "run_after", "id")
         return [Claim._make(row) for row in claimed.values_list(*_CLAIM)]
 
-    def extend(self, leases: Sequence[Lease]) -> dict[int, bool]:
-        held: dict[int, bool] = {}
+    def extend(self, leases: Sequence[Lease]) -> dict[Key, bool]:
+        held: dict[Key, bool] = {}
         with self.transaction():
             for lease in sorted(leases, key=lambda lease: lease.claim.id):
                 ours = self._fenced(lease.claim)
                 if ours.update(claimed_until=from_now(timedelta(seconds=lease.span))):
-                    held |= ours.values_list("pk", "cancel_requested")
+                    held |= _asked(ours)
         return held
 
-    def held(self, leases: Sequence[Lease]) -> dict[int, bool]:
-        held: dict[int, bool] = {}
+    def held(self, leases: Sequence[Lease]) -> dict[Key, bool]:
+        held: dict[Key, bool] = {}
         for lease in leases:
-            held |= self._fenced(lease.claim).values_list("pk", "cancel_requested")
+            held |= _asked(self._fenced(lease.claim))
         return held
 
     def _fenced(self, claim: Claim) -> JobQuerySet:
@@ -102,9 +102,9 @@ class GenericStore(Store):
             pk=claim.id, fence=claim.fence, claimed_until__isnull=False, status=Status.CLAIMED
         )
 
-    def settle(self, settlements: Sequence[Settlement]) -> set[int]:
+    def settle(self, settlements: Sequence[Settlement]) -> set[Key]:
         with self.transaction():
-            return {each.claim.id for each in settlements if self._settle(each)}
+            return {each.claim.key for each in settlements if self._settle(each)}
 
     def _settle(self, settlement: Settlement) -> bool:
         if not self._fenced(settlement.claim).update(**_changes(settlement)):
@@ -114,9 +114,9 @@ class GenericStore(Store):
         self._record([settlement])
         return True
 
-    def bury(self, settlements: Sequence[Settlement]) -> set[int]:
+    def bury(self, settlements: Sequence[Settlement]) -> set[Key]:
         with self.transaction():
-            return {each.claim.id for each in settlements if self._bury(each)}
+            return {each.claim.key for each in settlements if self._bury(each)}
 
     def _bury(self, settlement: Settlement) -> bool:
         ours = self._fenced(settlement.claim)
@@ -131,11 +131,11 @@ class GenericStore(Store):
         ours.delete()
         return True
 
-    def delete(self, settlements: Sequence[Settlement]) -> set[int]:
+    def delete(self, settlements: Sequence[Settlement]) -> set[Key]:
         with self.transaction():
             gone = [each for each in settlements if self._fenced(each.claim).delete()[0]]
             self._record(gone)
-        return {each.claim.id for each in gone}
+        return {each.claim.key for each in gone}
 
     def _record(self, settlements: Sequence[Settlement]) -> None:
         Attempt.objects.using(self.using).bulk_create(
@@ -182,6 +182,11 @@ def _as_kept(instant: datetime | None) -> datetime | None:
     if instant is None or settings.USE_TZ:
         return instant
     return instant.astimezone(UTC).replace(tzinfo=None)
+
+
+def _asked(jobs: JobQuerySet) -> dict[Key, bool]:
+    rows = jobs.values_list("pk", "fence", "cancel_requested")
+    return {(pk, fence): asked for pk, fence, asked in rows}
 
 
 def _by_span(

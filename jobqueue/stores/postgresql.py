@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.claims import Claim, Floors, JobRequest, Lease, Settlement
+from jobqueue.claims import Claim, Floors, JobRequest, Key, Lease, Settlement
 from jobqueue.states import Status
 from jobqueue.stores import statements
 from jobqueue.stores.base import Expired, Inserted, Look, Store
@@ -82,22 +82,22 @@ class PostgreSQLStore(Store):
         statement = statements.CLAIM_ABOVE if lanes else statements.CLAIM
         return [Claim._make(row) for row in self._fetch(statement, parameters)]
 
-    def extend(self, leases: Sequence[Lease]) -> dict[int, bool]:
+    def extend(self, leases: Sequence[Lease]) -> dict[Key, bool]:
         given = {
             "ids": _array(lease.claim.id for lease in leases),
             "fences": _array(lease.claim.fence for lease in leases),
             "spans": _array(lease.span for lease in leases),
         }
-        return dict(self._fetch(statements.EXTEND, given))
+        return {(id_, fence): asked for id_, fence, asked in self._fetch(statements.EXTEND, given)}
 
-    def held(self, leases: Sequence[Lease]) -> dict[int, bool]:
+    def held(self, leases: Sequence[Lease]) -> dict[Key, bool]:
         given = {
             "ids": _array(lease.claim.id for lease in leases),
             "fences": _array(lease.claim.fence for lease in leases),
         }
-        return dict(self._fetch(statements.HELD, given))
+        return {(id_, fence): asked for id_, fence, asked in self._fetch(statements.HELD, given)}
 
-    def acknowledge(self, settlements: Sequence[Settlement]) -> set[int]:
+    def acknowledge(self, settlements: Sequence[Settlement]) -> set[Key]:
         workers = {each.claim.claimed_by for each in settlements}
         if len(workers) > 1:
             return self.settle(settlements)
@@ -109,20 +109,21 @@ class PostgreSQLStore(Store):
             "started_ago": _array(now - each.started for each in settlements),
             "finished_ago": _array(now - each.finished for each in settlements),
         }
-        return {id_ for (id_,) in self._fetch(statements.ACKNOWLEDGE, parameters)}
+        return set(self._fetch(statements.ACKNOWLEDGE, parameters))
 
-    def settle(self, settlements: Sequence[Settlement]) -> set[int]:
-        statuses = dict(self._settle(statements.SETTLE, settlements))
+    def settle(self, settlements: Sequence[Settlement]) -> set[Key]:
+        rows = self._settle(statements.SETTLE, settlements)
+        statuses = {(id_, fence): status for id_, fence, status in rows}
         for settlement in settlements:
-            if statuses.get(settlement.claim.id) == Status.CANCELLED:
+            if statuses.get(settlement.claim.key) == Status.CANCELLED:
                 settlement.status = Status.CANCELLED
         return set(statuses)
 
-    def bury(self, settlements: Sequence[Settlement]) -> set[int]:
-        return {id_ for (id_,) in self._settle(statements.BURY, settlements)}
+    def bury(self, settlements: Sequence[Settlement]) -> set[Key]:
+        return set(self._settle(statements.BURY, settlements))
 
-    def delete(self, settlements: Sequence[Settlement]) -> set[int]:
-        return {id_ for (id_,) in self._settle(statements.DELETE, settlements)}
+    def delete(self, settlements: Sequence[Settlement]) -> set[Key]:
+        return set(self._settle(statements.DELETE, settlements))
 
     def _settle(self, statement: str, settlements: Sequence[Settlement]) -> list[tuple[Any, ...]]:
         now = time.monotonic()

@@ -119,12 +119,12 @@ WHERE job.id = ANY (ARRAY(
     ))
     AND job.id = given.id
     AND CASE WHEN job.claimed_until IS NULL THEN false ELSE job.fence = given.fence END
-RETURNING job.id, job.cancel_requested
+RETURNING job.id, job.fence, job.cancel_requested
 """
 
 # What EXTEND skipped: still ours, or really gone?
 HELD = """
-SELECT job.id, job.cancel_requested
+SELECT job.id, job.fence, job.cancel_requested
 FROM unnest(%(ids)s::int8[], %(fences)s::int8[]) AS given (id, fence)
 JOIN jobqueue_job AS job USING (id, fence)
 WHERE job.id = ANY (%(ids)s::int8[]) AND job.claimed_until IS NOT NULL
@@ -177,7 +177,7 @@ WITH settled AS (
         statement_timestamp() - finished_ago * interval '1 second', 'succeeded'
     FROM settled
 )
-SELECT id FROM settled
+SELECT id, fence FROM settled
 """
 
 # An attempt that was snoozed or interrupted is forgiven: it happened, but costs nothing. A job
@@ -204,7 +204,7 @@ settled AS (
     WHERE {_FENCED}
     RETURNING job.id, job.status, job.task, job.queue_name, job.attempts, job.fence, {_OF_GIVEN}
 ), {_RECORDED}
-SELECT id, status FROM settled
+SELECT id, fence, status FROM settled
 """
 
 DELETE = f"""{_GIVEN}
@@ -213,7 +213,7 @@ settled AS (
     WHERE {_FENCED}
     RETURNING job.id, job.task, job.queue_name, job.attempts, job.fence, {_OF_GIVEN}
 ), {_RECORDED}
-SELECT id FROM settled
+SELECT id, fence FROM settled
 """
 
 BURY = f"""{_GIVEN}
@@ -227,7 +227,7 @@ settled AS (
     SELECT {", ".join(MOVED)}, reason, error_class, message, fingerprint, left(message, 500)
     FROM settled
 ), {_RECORDED}
-SELECT id FROM settled
+SELECT id, fence FROM settled
 """
 
 PROMOTE = """

@@ -49,7 +49,7 @@ class Executor:
         kept = ThreadConnections()
         while lease := self._take():
             if lease.lost or monotonic() >= lease.ends:
-                self.hand.drop(lease.claim.id)  # this process stood still: the job is another's
+                self.hand.drop(lease.claim)  # this process stood still: the job is another's
             else:
                 self._run(lease, kept)
             self._on_finish()
@@ -71,4 +71,4 @@ class Executor:
         kept.after_job()
         if not (attempt.is_settled or attempt.is_abandoned):
             self.settler.put(lease, settlement)
-        self.hand.drop(lease.claim.id)
+        self.hand.drop(lease.claim)

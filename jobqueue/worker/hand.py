@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queue import Empty, SimpleQueue
 
-from jobqueue.claims import Lease
+from jobqueue.claims import Claim, Key, Lease
 from jobqueue.runner import Attempt
 
 
@@ -14,21 +14,24 @@ class Hand:
     The heartbeat extends what waits and what runs. The lease of a finished job is left to end, so
     that a job whose outcome cannot be recorded does not stay with a living worker for ever.
 
+    A process that stood still may claim a job anew of which it still runs a lost attempt: claims
+    are told apart by their fence, too.
+
     Threads share it without a lock: each entry of a dict is set and removed by one thread at a
     time, and readers take a copy.
     """
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[Lease | None] = SimpleQueue()
-        self._leases: dict[int, Lease] = {}
-        self._attempts: dict[int, Attempt] = {}
+        self._leases: dict[Key, Lease] = {}
+        self._attempts: dict[Key, Attempt] = {}
 
     def __len__(self) -> int:
         return len(self._leases)
 
     def add(self, lease: Lease) -> None:
         """Take a newly claimed job in hand; it waits behind those that came before."""
-        self._leases[lease.claim.id] = lease
+        self._leases[lease.claim.key] = lease
         self._waiting.put(lease)
 
     def take(self, timeout: float | None = None) -> Lease | None:
@@ -37,12 +40,12 @@ class Hand:
 
     def start(self, attempt: Attempt) -> None:
         """Note that a job runs."""
-        self._attempts[attempt.claim.id] = attempt
+        self._attempts[attempt.claim.key] = attempt
 
-    def drop(self, job_id: int) -> None:
+    def drop(self, claim: Claim) -> None:
         """Let go of a job that is finished, or lost."""
-        self._attempts.pop(job_id, None)
-        self._leases.pop(job_id, None)
+        self._attempts.pop(claim.key, None)
+        self._leases.pop(claim.key, None)
 
     def leases(self) -> list[Lease]:
         """Return the leases to be extended."""
@@ -59,7 +62,7 @@ class Hand:
     def waiting_since(self) -> float | None:
         """Return when the oldest waiting job was claimed (monotonic); None when none waits."""
         running = self._attempts
-        times = [lease.claimed for lease in self.leases() if lease.claim.id not in running]
+        times = [lease.claimed for lease in self.leases() if lease.claim.key not in running]
         return min(times, default=None)
 
     def take_back(self) -> list[Lease]:
@@ -72,7 +75,7 @@ class Hand:
                 return leases
             if lease is not None:
                 leases.append(lease)
-                self.drop(lease.claim.id)
+                self.drop(lease.claim)
 
     def close(self, threads: int) -> None:
         """Tell the threads that there will be no more jobs."""

@@ -22,6 +22,8 @@ from jobqueue.worker.threads import Pause
 TICK = 1.0
 #: How long a handler may go on after it was told that its time is over, in seconds.
 GRACE = 5.0
+#: How soon a lease is extended again whose row was locked just now, in seconds.
+SKIPPED = 0.2
 #: The parts of a lease that may pass before it is extended: two more tries fit in what is left.
 THIRD = 1 / 3
 
@@ -109,6 +111,7 @@ class Heartbeat:
         ]
         if due:
             lifecycle.extend(due, using=self.using)
+            self._extend.not_before = now + SKIPPED  # what was locked is still due
 
     def _end_overdue(self) -> None:
         now = monotonic()
@@ -129,7 +132,7 @@ class Heartbeat:
         error = TimedOut("the handler ran past its timeout and could not be interrupted")
         verdict = verdicts.failed(attempt.claim, attempt.task, error, started=attempt.started)
         self.settler.put(attempt.lease, verdict)
-        self.hand.drop(attempt.claim.id)
+        self.hand.drop(attempt.claim)
         self._on_stuck()
 
 

@@ -19,7 +19,7 @@ from django.db import (
 )
 
 from jobqueue import lifecycle, logs
-from jobqueue.claims import Failure, Lease, Settlement
+from jobqueue.claims import Failure, Key, Lease, Settlement
 from jobqueue.worker.threads import Pause
 
 #: Settlements in one statement: enough to share a commit, few enough to be brief.
@@ -42,7 +42,7 @@ class Settler:
     def __init__(self, *, using: str, on_settled: Callable[[list[Settlement]], None]) -> None:
         self.using = using
         self._queue: SimpleQueue[Ended | None] = SimpleQueue()
-        self._unsettled: dict[tuple[int, int], Lease] = {}
+        self._unsettled: dict[Key, Lease] = {}
         self._on_settled = on_settled
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class Settler:
 
     def put(self, lease: Lease, settlement: Settlement) -> None:
         """Hand over an outcome; called from any thread."""
-        self._unsettled[lease.claim.id, lease.claim.fence] = lease
+        self._unsettled[lease.claim.key] = lease
         self._queue.put(Ended(lease, settlement))
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Settler:
             self._settle(batch)
             reset_queries()  # grow for ever under DEBUG
             for lease, _ in batch:
-                self._unsettled.pop((lease.claim.id, lease.claim.fence), None)
+                self._unsettled.pop(lease.claim.key, None)
             self._on_settled([settlement for _, settlement in batch])
 
     def _take(self) -> list[Ended]:
