@@ -130,7 +130,7 @@ class TestEveryPage:
                 assert client.get(list_url(other)).status_code == 403
 
 
-class TestJobList:
+class TestLists:
     def test_tells_the_status_in_words(self, admin_client: Client) -> None:
         JobFactory(succeeded=True)
         html = get(admin_client, list_url(Job))
@@ -155,6 +155,12 @@ class TestJobList:
     def test_does_not_mark_a_registered_one(self, admin_client: Client) -> None:
         JobFactory()
         assert "not registered" not in get(admin_client, list_url(Job))
+
+    def test_of_dead_letters_begins_with_the_last_that_died(self, admin_client: Client) -> None:
+        ages = {hours: DeadLetterFactory(died_ago=timedelta(hours=hours)).pk for hours in (1, 3, 2)}
+        response = admin_client.get(list_url(DeadLetter))
+        shown = [row.pk for row in response.context["cl"].result_list]
+        assert shown == [ages[1], ages[2], ages[3]]
 
     def test_is_ordered_by_number_whatever_the_address_asks(self, admin_client: Client) -> None:
         """C-93: no address makes the database sort the table."""
@@ -689,7 +695,7 @@ class TestStatements:
         response = admin_client.get(list_url(Job))
         assert response.context["cl"].result_count == 3
         text = text_of(response.content.decode())
-        assert "There are more: only the newest 3 are listed." in text
+        assert "There are more: only the first 3 are listed." in text
 
     def test_of_a_long_list_offer_all_that_match_without_a_number(
         self, admin_client: Client, monkeypatch: pytest.MonkeyPatch

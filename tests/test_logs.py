@@ -30,6 +30,7 @@ CLAIM = Claim(
     attempts=2,
     max_attempts=5,
     attempts_forgiven=0,
+    losses=0,
     claimed_by="me",
     correlation_id="request-7",
     actor="",

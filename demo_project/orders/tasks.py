@@ -111,3 +111,19 @@ def noop() -> None:
 def clock() -> float:
     """Return when the handler ran, on the monotonic clock that all processes here share."""
     return time.monotonic()
+
+
+@task(name="orders.swallow", queue_name="bench")
+def swallow(text: str) -> None:
+    """Do nothing with a text: what is left is the cost of carrying it."""
+
+
+@task(name="orders.stumble", queue_name="bench", takes_context=True, backoff=timedelta(0))
+def stumble(context: JobContext, times: int) -> None:
+    """Fail at the first attempts, and be tried again at once."""
+    if context.attempt <= times:
+        raise Stumbled(f"attempt {context.attempt}")
+
+
+class Stumbled(Exception):
+    """A failure that the bench asked for."""

@@ -69,6 +69,7 @@ DISCARD = Operation(
 class DeadLetterAdmin(RequestAdmin[DeadLetter]):
     """Dead letters, each with what went wrong and everything that was tried."""
 
+    ordering = ("-died_at", "-pk")
     list_display = ("id", "task_name", "queue_name", "why", "error", "died")
     list_filter = (
         filters.ReasonFilter,
@@ -96,7 +97,7 @@ class DeadLetterAdmin(RequestAdmin[DeadLetter]):
                     "why",
                     ("error_class", "same_error"),
                     "whole_message",
-                    ("tries", "replays", "fence"),
+                    ("tries", "replays", "losses", "fence"),
                 ]
             },
         ),

@@ -111,7 +111,7 @@ class JobAdmin(RequestAdmin[Job]):
             *([(_("Lease"), {"fields": lease})] if obj and obj.claimed_by else []),
             (
                 _("Progress"),
-                {"fields": [("tries", "replays", "fence", "finished_at"), "last_error"]},
+                {"fields": [("tries", "replays", "losses", "fence", "finished_at"), "last_error"]},
             ),
             self.payload_fieldset,
             (_("Result"), {"fields": ["result_text"]}),

@@ -1,4 +1,4 @@
-"""A database of the bench's own, made fresh and dropped in the end."""
+"""Databases of the bench's own, made fresh and dropped in the end."""
 
 from __future__ import annotations
 
@@ -22,22 +22,56 @@ def own_database() -> Iterator[str]:
     _drop(name)
     _create(name)
     try:
-        _move_to(name)
-        call_command("migrate", verbosity=0, interactive=False)
+        with moved_to(name):
+            call_command("migrate", verbosity=0, interactive=False)
+            yield name
+    finally:
+        _drop(name)
+
+
+@contextmanager
+def another_database(suffix: str) -> Iterator[str]:
+    """Make one more database like the bench's own, empty, and drop it after the block.
+
+    On PostgreSQL only. Nobody may be connected to the bench's own meanwhile.
+    """
+    empty()
+    own = str(connection.settings_dict["NAME"])
+    name = f"{own}_{suffix}"
+    with moved_to("postgres"):
+        _drop(name)
+        _create(name, like=own)
+    try:
         yield name
     finally:
-        _move_to(usual)
-        _drop(name)
+        with moved_to("postgres"):
+            _drop(name)
+
+
+@contextmanager
+def moved_to(name: str) -> Iterator[None]:
+    """Let the default connection lead to another database within the block."""
+    before = str(connection.settings_dict["NAME"])
+    _move_to(name)
+    try:
+        yield
+    finally:
+        _move_to(before)
 
 
 def empty() -> None:
     """Delete what the last measurement left, rows and dead rows."""
     if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute("TRUNCATE jobqueue_job, jobqueue_attempt, jobqueue_deadletter")
+        execute("TRUNCATE jobqueue_job, jobqueue_attempt, jobqueue_deadletter")
     else:
         for model in (Job, Attempt, DeadLetter):
             model.objects.all().delete()
+
+
+def execute(statement: str) -> None:
+    """Execute a statement that returns nothing."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
 
 
 def version() -> str:
@@ -52,9 +86,11 @@ def _move_to(name: str) -> None:
     connection.settings_dict["NAME"] = name
 
 
-def _create(name: str) -> None:
+def _create(name: str, *, like: str = "") -> None:
     if connection.vendor != "sqlite":
-        _execute(f"CREATE DATABASE {connection.ops.quote_name(name)}")
+        quote = connection.ops.quote_name
+        template = f" TEMPLATE {quote(like)}" if like else ""
+        execute(f"CREATE DATABASE {quote(name)}{template}")
 
 
 def _drop(name: str) -> None:
@@ -63,9 +99,4 @@ def _drop(name: str) -> None:
             Path(name + suffix).unlink(missing_ok=True)
         return
     force = " WITH (FORCE)" if connection.vendor == "postgresql" else ""
-    _execute(f"DROP DATABASE IF EXISTS {connection.ops.quote_name(name)}{force}")
-
-
-def _execute(statement: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
+    execute(f"DROP DATABASE IF EXISTS {connection.ops.quote_name(name)}{force}")

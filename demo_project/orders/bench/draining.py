@@ -1,117 +1,108 @@
-"""How fast one worker process works off jobs that do nothing."""
+"""How fast worker processes work off jobs that do nothing."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
-from queue import SimpleQueue
-from statistics import median
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from django.db import connection
 from django.db.models import Max, Min
 
 from demo_project.orders import tasks
-from demo_project.orders.bench import bare, worker
+from demo_project.orders.bench import bare_loop, worker
 from demo_project.orders.bench.database import empty
 from demo_project.orders.bench.figures import Figure
+from demo_project.orders.bench.scale import Scale, take_turns
 from jobqueue import enqueue_many
 from jobqueue.models import Attempt, Job
-from jobqueue.states import Status
-from jobqueue.stores import statements
 
-#: The worker and its limit take turns, so that a slow moment of the machine falls on both.
-ROUNDS = 3
-#: How many jobs one statement of the bare loop claims or settles.
-BATCH = 200
-#: How many batches the bare loop claims ahead of settling them.
-AHEAD = 4
+NOTE = (
+    "{:,} jobs that come in one transaction to a worker that waits, median of {} rounds, from the "
+    "first start to the last settled job by the database's clock"
+)
 
 
-def measure(jobs: int) -> Iterator[Figure]:
-    """Drain jobs with a worker process and, on PostgreSQL, with its bare statements."""
+def measure(scale: Scale) -> Iterator[Figure]:
+    """Drain jobs with one worker process and, on PostgreSQL, with its bare statements."""
     has_limit = connection.vendor == "postgresql"
-    drains, limits = [], []
-    for _ in range(ROUNDS):
-        drains.append(_drain(jobs))
-        limits += [_bare_rate(jobs)] if has_limit else []
-    took = sorted(drain.seconds for drain in drains)
-    start_up = median(drain.process_seconds - drain.seconds for drain in drains)
+    ways: dict[str, Callable[[], float]] = {"worker": partial(_afresh, scale.jobs, processes=1)}
+    if has_limit:
+        ways["bare"] = partial(_bare_rate, scale.jobs)
+    rates = take_turns(ways, scale.rounds)
     yield Figure(
         name="no-op drain, one process",
-        value=jobs / median(took),
+        value=rates["worker"],
         unit="jobs/s",
-        limit=median(limits) if has_limit else None,
+        limit=rates.get("bare"),
         limit_name="claim and acknowledge in a bare psycopg loop" if has_limit else "",
-        note=(
-            f"{jobs:,} jobs, median of {ROUNDS} rounds of {took[0]:.2f} to {took[-1]:.2f} s, from "
-            "the first start to the last settled job by the database's clock; "
-            f"start-up and exit of the process, {start_up:.1f} s, are not counted"
-        ),
+        note=NOTE.format(scale.jobs, scale.rounds),
     )
 
 
-class Drain(NamedTuple):
-    """How long one drain took, and how long its process ran."""
+def measure_processes(scale: Scale) -> Iterator[Figure]:
+    """Drain jobs with two processes under one parent."""
+    ways = {
+        "one": partial(_afresh, 2 * scale.jobs, processes=1),
+        "two": partial(_afresh, 2 * scale.jobs, processes=2),
+    }
+    rates = take_turns(ways, scale.rounds)
+    yield Figure(
+        name="no-op drain, two processes",
+        value=rates["two"],
+        unit="jobs/s",
+        limit=rates["one"],
+        limit_name="one process",
+        note=NOTE.format(2 * scale.jobs, scale.rounds),
+    )
 
-    seconds: float
-    process_seconds: float
 
-
-def _drain(jobs: int) -> Drain:
-    _load(jobs)
-    process_seconds = worker.drain()
-    return Drain(_seconds(jobs), process_seconds)
-
-
-def _load(jobs: int) -> None:
+def _afresh(jobs: int, *, processes: int) -> float:
     empty()
+    with worker.waiting(processes=processes) as running:
+        return rate(running, partial(load, jobs))
+
+
+def load(jobs: int) -> int:
+    """Enqueue jobs that do nothing; return how many attempts they take."""
     enqueue_many(tasks.noop.bind() for _ in range(jobs))
+    return jobs
 
 
-def _seconds(jobs: int) -> float:
-    succeeded = Job.objects.filter(status=Status.SUCCEEDED)
-    if (done := succeeded.count()) != jobs:
-        raise worker.WorkerFailed(f"the worker was to drain {jobs} jobs and did {done}")
-    first = Attempt.objects.aggregate(at=Min("started_at"))["at"]
-    last = succeeded.aggregate(at=Max("finished_at"))["at"]
-    return (last - first).total_seconds()
+def rate(running: worker.Running, load: Callable[[], int]) -> float:
+    """Return how many attempts a second a waiting worker makes at what is loaded for it."""
+    before = newest()
+    attempts = load()
+    running.wait_for_the_last(after=before)
+    return attempts / _seconds(attempts, after=before)
+
+
+def rate_from_start(load: Callable[[], int]) -> float:
+    """Return the same of a worker that is started when everything is there."""
+    before = newest()
+    attempts = load()
+    with worker.started() as running:
+        running.wait_for_the_last(after=before)
+    return attempts / _seconds(attempts, after=before)
+
+
+def newest() -> int:
+    """Return the highest id of a job."""
+    return Job.objects.aggregate(id=Max("pk"))["id"] or 0
+
+
+def _seconds(expected: int, *, after: int) -> float:
+    attempts = Attempt.objects.filter(job_id__gt=after)
+    if (done := attempts.count()) != expected:
+        raise worker.WorkerFailed(f"the worker was to make {expected} attempts and made {done}")
+    first = attempts.aggregate(at=Min("started_at"))["at"]
+    last = Job.objects.filter(pk__gt=after).aggregate(at=Max("finished_at"))["at"]
+    return float((last - first).total_seconds())
 
 
 def _bare_rate(jobs: int) -> float:
-    _load(jobs)
-    claimed: SimpleQueue[list[Any]] = SimpleQueue()
-    room = threading.Semaphore(AHEAD)
-    claimer = threading.Thread(target=_claim, args=(claimed, room), daemon=True)
-    before = time.monotonic()
-    claimer.start()
-    settled = _settle(claimed, room)
-    took = time.monotonic() - before
-    claimer.join()
+    empty()
+    load(jobs)
+    took, settled = bare_loop.drain()
     if settled != jobs:
         raise worker.WorkerFailed(f"the bare loop was to drain {jobs} jobs and did {settled}")
     return jobs / took
-
-
-def _claim(claimed: SimpleQueue[list[Any]], room: threading.Semaphore) -> None:
-    parameters = bare.claim_parameters(BATCH)
-    rows: list[Any] = [()]
-    try:
-        with bare.connect() as psycopg:
-            while rows:
-                room.acquire()
-                rows = psycopg.execute(statements.CLAIM, parameters).fetchall()
-                claimed.put(rows)
-    finally:
-        claimed.put([])
-
-
-def _settle(claimed: SimpleQueue[list[Any]], room: threading.Semaphore) -> int:
-    settled = 0
-    with bare.connect() as psycopg:
-        while rows := claimed.get():
-            room.release()
-            parameters = bare.acknowledge_parameters(rows)
-            settled += len(psycopg.execute(statements.ACKNOWLEDGE, parameters).fetchall())
-    return settled

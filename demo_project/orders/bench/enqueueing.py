@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from statistics import median
+from functools import partial
 
 from django.db import connection
 
 from demo_project.orders import tasks
-from demo_project.orders.bench import bare
+from demo_project.orders.bench import bare, pgbench
 from demo_project.orders.bench.database import empty
 from demo_project.orders.bench.figures import Figure
+from demo_project.orders.bench.scale import Scale, take_turns
 from jobqueue import enqueue_many
 from jobqueue.models import Job
 from jobqueue.stores import statements
 
-#: Rounds take turns, so that a slow moment of the machine falls on all.
-ROUNDS = 10
-BULK_ROUNDS = 3
+#: One by one is slow, and each is like the other.
+SINGLE_PART = 10
 
 SAME_ROW = {
     "task": tasks.noop.name,
@@ -30,55 +30,64 @@ SAME_ROW = {
 COPIED = ("task", "args", "kwargs", "queue_name", "max_attempts")
 
 
-def measure_single(jobs: int) -> Iterator[Figure]:
+def measure_single(scale: Scale) -> Iterator[Figure]:
     """Enqueue jobs one by one, each in a transaction of its own (autocommit)."""
-    empty()
-    ways: dict[str, Callable[[], object]] = {
-        "enqueue, one by one": tasks.noop.enqueue,
-        "objects.create(), one by one": lambda: Job.objects.create(**SAME_ROW),
+    jobs = max(scale.jobs // SINGLE_PART // scale.rounds, 1)
+    ways: dict[str, Callable[[], float]] = {
+        "enqueue": partial(_rate, tasks.noop.enqueue, jobs),
+        "create": partial(_rate, lambda: Job.objects.create(**SAME_ROW), jobs),
     }
     if connection.vendor != "postgresql":
-        yield from _figures(_take_turns(ways, jobs), limit=None)
+        yield from _single(take_turns(ways, scale.rounds))
         return
     with bare.connect() as psycopg:
-        ways["bare"] = lambda: psycopg.execute(statements.INSERT, bare.REQUEST).fetchone()
-        rates = _take_turns(ways, jobs)
-    yield from _figures(rates, limit=rates.pop("bare"))
+        empty()
+        ways["bare"] = partial(
+            _rate, lambda: psycopg.execute(statements.INSERT, bare.REQUEST).fetchone(), jobs
+        )
+        if pgbench.rate(1):
+            ways["pgbench"] = lambda: pgbench.rate(jobs) or 0.0
+        yield from _single(take_turns(ways, scale.rounds))
 
 
-def _figures(rates: dict[str, float], *, limit: float | None) -> Iterator[Figure]:
-    limit_name = "the same INSERT in a bare psycopg loop" if limit else ""
-    for name, rate in rates.items():
-        yield Figure(name=name, value=rate, unit="jobs/s", limit=limit, limit_name=limit_name)
+def _single(rates: dict[str, float]) -> Iterator[Figure]:
+    """Return each rate beside the others."""
+    for name, beside, limit_name in (
+        ("enqueue", "create", "objects.create() of the same row"),
+        ("enqueue", "bare", "the same INSERT in a bare psycopg loop"),
+        ("enqueue", "pgbench", "an INSERT of the same row by pgbench"),
+    ):
+        if beside in rates:
+            yield Figure(
+                name="enqueue, one by one",
+                value=rates[name],
+                unit="jobs/s",
+                limit=rates[beside],
+                limit_name=limit_name,
+            )
 
 
-def _take_turns(ways: dict[str, Callable[[], object]], jobs: int) -> dict[str, float]:
-    """Return how often a second each way ran, ``jobs`` times in all."""
-    times = max(jobs // ROUNDS, 1)
-    took = dict.fromkeys(ways, 0.0)
-    for _ in range(ROUNDS):
-        for name, act in ways.items():
-            before = time.perf_counter()
-            for _ in range(times):
-                act()
-            took[name] += time.perf_counter() - before
-    return {name: ROUNDS * times / seconds for name, seconds in took.items()}
+def _rate(act: Callable[[], object], times: int) -> float:
+    before = time.perf_counter()
+    for _ in range(times):
+        act()
+    return times / (time.perf_counter() - before)
 
 
-def measure_bulk(jobs: int) -> Iterator[Figure]:
+def measure_bulk(scale: Scale) -> Iterator[Figure]:
     """Enqueue many jobs in one call."""
     has_limit = connection.vendor == "postgresql"
-    rates, limits = [], []
-    for _ in range(BULK_ROUNDS):
-        rates.append(_bulk_rate(jobs))
-        limits += [_copy_rate(jobs)] if has_limit else []
+    ways = {"many": partial(_bulk_rate, scale.jobs)}
+    if has_limit:
+        ways["copy"] = partial(_copy_rate, scale.jobs)
+    rates = take_turns(ways, scale.rounds)
     yield Figure(
         name="enqueue_many",
-        value=median(rates),
+        value=rates["many"],
         unit="jobs/s",
-        limit=median(limits) if has_limit else None,
+        limit=rates.get("copy"),
         limit_name="COPY of the same rows, unchecked and without their ids" if has_limit else "",
-        note=f"{jobs:,} jobs in one transaction, median of {BULK_ROUNDS} rounds",
+        note=f"{scale.jobs:,} jobs in one transaction, median of {scale.rounds} rounds",
     )
 
 

@@ -16,21 +16,21 @@ from demo_project.orders import tasks
 from demo_project.orders.bench import bare, worker
 from demo_project.orders.bench.database import empty
 from demo_project.orders.bench.figures import Figure
+from demo_project.orders.bench.scale import Scale
 from jobqueue.models import Job
 from jobqueue.states import Status
 from jobqueue.stores import statements
 
-MOST_SAMPLES = 60
 LONGEST = 30.0  # seconds
 NOTE = "{} jobs, one at a time, from the commit's return to the handler's start"
 CHANNEL = "jobqueue_bench"
 
 
-def measure(jobs: int) -> Iterator[Figure]:
+def measure(scale: Scale) -> Iterator[Figure]:
     """Enqueue one job at a time for an idle worker, and compare with a bare NOTIFY."""
     empty()
-    samples = min(jobs, MOST_SAMPLES)
-    with worker.idle():
+    samples = max(scale.samples, 2)
+    with worker.waiting():
         _sample()  # the first has to warm caches
         pickups = [_sample() for _ in range(samples)]
     limits = _bare_samples(samples) if connection.vendor == "postgresql" else []
@@ -60,9 +60,9 @@ def _sample() -> float:
         job = tasks.clock.enqueue()
     committed = time.monotonic()
     while time.monotonic() < committed + LONGEST:
+        time.sleep(0.02)  # out of the worker's way
         if done := Job.objects.filter(pk=job.pk, status=Status.SUCCEEDED).first():
             return float(done.result) - committed
-        time.sleep(0.005)
     raise worker.WorkerFailed(f"the worker did not take a job within {LONGEST:.0f} s")
 
 
