@@ -132,8 +132,13 @@ class Job(Request):
             models.CheckConstraint(
                 condition=Q(status__in=Status.values), name="jobqueue_status_is_known"
             ),
+            # A job that waits has an attempt left: a claim counts it, and must not fail for all.
             models.CheckConstraint(
-                condition=Q(attempts__lte=F("max_attempts")),
+                condition=Q(attempts__lt=F("max_attempts"))
+                | (
+                    ~Q(status__in=(Status.PENDING, Status.SCHEDULED))
+                    & Q(attempts__lte=F("max_attempts"))
+                ),
                 name="jobqueue_nothing_retries_for_ever",
             ),
             models.CheckConstraint(

@@ -56,11 +56,20 @@ def _idle(seconds: float) -> tuple[float, int]:
 
 
 def _transactions(database: str) -> int:
+    """Return how many transactions there were, once everybody has left and so reported all."""
+    deadline = time.monotonic() + worker.START_TIMEOUT
+    while _ask("SELECT count(*) FROM pg_stat_activity WHERE datname = %s", database):
+        if time.monotonic() > deadline:
+            raise worker.WorkerFailed(f"somebody stays connected to {database}")
+        time.sleep(0.05)
+    return _ask(
+        "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s", database
+    )
+
+
+def _ask(question: str, database: str) -> int:
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s",
-            [database],
-        )
+        cursor.execute(question, [database])
         [(number,)] = cursor.fetchall()
         return int(number)
 
