@@ -34,11 +34,17 @@ class OrderedChangeList(ChangeList):
         """Return the order of the list."""
         return list(self.model_admin.ordering or ())
 
+    def get_results(self, request: HttpRequest) -> None:
+        """Count, then read the page; what was not found once is not looked for again."""
+        super().get_results(request)
+        if not self.result_count:
+            self.result_list = self.queryset.none()
+
 
 class ReadOnlyAdmin(_ModelAdmin[M]):
     """Shows rows without loading what is large, counting what is many, or offering to edit."""
 
-    ordering = ("-pk",)
+    ordering: ClassVar[tuple[str, ...]] = ("-pk",)
     sortable_by = ()
     list_per_page = 100
     list_max_show_all = 0

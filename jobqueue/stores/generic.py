@@ -32,6 +32,12 @@ _FORGIVEN = (Outcome.SNOOZED, Outcome.INTERRUPTED)
 #: Read as text, so that one unreadable payload condemns only its own job.
 _JSON = ("args", "kwargs", "trace")
 _CLAIM = [Cast(name, TextField()) if name in _JSON else name for name in Claim._fields]
+#: What a new row holds anyway: given as values, since Django compiles a default for each row.
+_DEFAULTS = {
+    field.attname: field.db_default
+    for field in Job._meta.concrete_fields
+    if isinstance(field.db_default, str | int)
+}
 
 
 class GenericStore(Store):
@@ -170,7 +176,7 @@ def _as_job(request: JobRequest) -> Job:
     run_at, run_in = given.pop("run_at"), given.pop("run_in")
     for name in _JSON:
         given[name] = None if given[name] is None else json.loads(given[name])
-    job = Job(**given)
+    job = Job(**_DEFAULTS | given)
     if run_at is not None or run_in is not None:
         job.status = Status.SCHEDULED
         job.run_after = _as_kept(run_at) or from_now(timedelta(seconds=run_in))

@@ -9,6 +9,7 @@ from time import monotonic
 
 from jobqueue import lifecycle, registry
 from jobqueue.claims import Claim, Lease
+from jobqueue.lifecycle.alias import BATCH
 from jobqueue.worker import settler as settling
 from jobqueue.worker.caution import ALONE, Caution
 from jobqueue.worker.hand import Hand
@@ -45,15 +46,18 @@ class Claimer:
 
     def look(self) -> None:
         """See which queues have jobs; promote and rescue what is due."""
-        look = lifecycle.look(using=self.using)
+        look, promoted = lifecycle.look(using=self.using), 0
         if look.has_due or look.has_expired:
-            lifecycle.promote(using=self.using)
+            promoted = lifecycle.promote(using=self.using)
             lifecycle.rescue(using=self.using)
             look = lifecycle.look(using=self.using)
         self._update(look.queue_names)
         self._floors.clear()  # something may have come in below, or in another priority
         jitter = random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
-        self.look_due = monotonic() + self.options.poll_interval.total_seconds() * jitter
+        pause = self.options.poll_interval.total_seconds() * jitter
+        if promoted == BATCH:
+            pause = 0.0  # a tide of retries would come in at one batch for each poll
+        self.look_due = monotonic() + pause
 
     def note(self, queue_name: str | None) -> None:
         """Ask this queue next, since a job of it was announced."""

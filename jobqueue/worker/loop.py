@@ -79,6 +79,8 @@ class Worker:
         self._wakes.put(None)
 
     def _start(self) -> None:
+        with self._database_may_be_away():
+            self.presence.beat()  # the row that asks for notifications; later beats try again
         works = {"heartbeat": self.heartbeat.work, "settle": self.settler.work}
         self._threads = [
             start_thread(name, work, failed=self._fail) for name, work in works.items()
@@ -135,11 +137,17 @@ class Worker:
             self._wait_for_the_rest(self.options.poll_interval.total_seconds())
         elif self.options.until_empty:
             pass  # look again: everything is settled now
-        elif self.listener.is_listening and not self.presence.listens:
-            self.presence.listen(True)
+        elif self._begins_to_listen():
             self.claimer.look_due = 0.0  # a job may have come just before
         else:
             self._sleep(self.claimer.look_due - monotonic())
+
+    def _begins_to_listen(self) -> bool:
+        """Ask for notifications, if they would arrive and are not asked for; whether it worked."""
+        if self.listener.is_listening and not self.presence.listens:
+            self.presence.listen(True)
+            return self.presence.listens
+        return False
 
     def _sleep(self, seconds: float, *, wake_at: int = NOTHING) -> None:
         """Wait until woken, or until no more than ``wake_at`` jobs are in hand."""

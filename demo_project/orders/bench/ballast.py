@@ -75,10 +75,15 @@ def _rate_in(database: str, jobs: int) -> float:
         return draining.rate_from_start(partial(draining.load, jobs))
 
 
-def _load(kind: tuple[str, str], rows: int) -> None:
+def insert(kind: tuple[str, str], rows: int) -> None:
+    """Put jobs into the table as they would lie there, with their attempts if they have any."""
     columns, values = kind
     execute(JOBS.format(task=tasks.noop, columns=columns, values=values, rows=rows))
     execute(ATTEMPTS)
+
+
+def _load(kind: tuple[str, str], rows: int) -> None:
+    insert(kind, rows)
     execute("VACUUM (ANALYZE) jobqueue_job, jobqueue_attempt")  # as autovacuum would, soon
 
 

@@ -18,7 +18,7 @@ from jobqueue.models import Job
 from jobqueue.stores import statements
 
 #: One by one is slow, and each is like the other.
-SINGLE_PART = 10
+SINGLE_PART = 20
 
 SAME_ROW = {
     "task": tasks.noop.name,
