@@ -15,7 +15,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext, override_settings
 from pytest_django import DjangoDbBlocker
 
-from jobqueue import conf, enqueue_many, lifecycle, stores
+from jobqueue import conf, enqueue_many, lifecycle
 from jobqueue.backoff import Exponential, Steps
 from jobqueue.models import Attempt, DeadLetter, Job
 from jobqueue.testing import run_jobs
@@ -146,7 +146,6 @@ def jobs_elsewhere(
         connections["jobs"].close()
     del connections["jobs"]
     del connections.settings["jobs"]
-    stores.get.cache_clear()
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "jobs"])

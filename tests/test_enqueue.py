@@ -19,6 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import path
 
 from jobqueue import InvalidJob, enqueue_many, lifecycle
+from jobqueue.lifecycle import enqueueing
 from jobqueue.models import Job
 from jobqueue.states import Status
 from tests import verbs
@@ -327,7 +328,8 @@ class TestEnqueueMany:
         with pytest.raises(InvalidJob, match=r"job 1: the arguments do not fit tests\.tasks\.add"):
             enqueue_many([add.bind(1, 2), add.bind(1)])  # type: ignore[call-arg]
 
-    def test_all_or_nothing_over_several_batches(self) -> None:
+    def test_all_or_nothing_over_several_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(enqueueing, "BULK", 1000)
         calls = [*[noop.bind(1)] * 1500, noop.using(priority=9).bind(1)]
         refusing = verbs.refusing("INSERT", "jobqueue_job", when="NEW.priority = 9")
         with refusing, pytest.raises(Error, match="refused"):

@@ -13,11 +13,13 @@ from django.db import DataError, OperationalError
 
 from jobqueue import enqueue_many, lifecycle
 from jobqueue.claims import Claim, Lease, Settlement
+from jobqueue.lifecycle.alias import BATCH
 from jobqueue.models import Attempt, Job
 from jobqueue.models import Worker as WorkerRow
+from jobqueue.querysets import ago
 from jobqueue.runner import Attempt as RunningAttempt
 from jobqueue.states import Outcome, Status, WorkerState
-from jobqueue.worker import WorkerOptions
+from jobqueue.worker import Worker, WorkerOptions
 from jobqueue.worker.claimer import STALE, Claimer
 from jobqueue.worker.hand import Hand
 from jobqueue.worker.heartbeat import TICK, Heartbeat
@@ -306,6 +308,18 @@ class TestClaimer:
         subject.look()
         assert subject.claim() == 1
 
+    def test_looks_again_at_once_while_more_is_due_than_one_look_promotes(self) -> None:
+        later = tasks.noop.using(run_after=timedelta(hours=1))
+        enqueue_many(later.bind() for _ in range(BATCH + 1))
+        Job.objects.update(run_after=ago(MINUTE))
+        subject = claimer()
+        subject.look()
+        assert Job.objects.pending().count() == BATCH
+        assert subject.look_due <= monotonic()
+        subject.look()
+        assert Job.objects.pending().count() == BATCH + 1
+        assert subject.look_due > monotonic()
+
     def test_leaves_other_queues_alone(self) -> None:
         tasks.send_mail.enqueue()
         subject = claimer(queues={"default": None})
@@ -345,6 +359,7 @@ class TestHeartbeat:
         assert kept.ends > before[0]
         assert [lost.ends, fresh.ends] == before[1:]
 
+    @database
     def test_tries_less_and_less_often_while_the_database_is_away(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -397,6 +412,17 @@ class TestPresence:
         WorkerRow.objects.all().delete()
         presence.beat()
         assert WorkerRow.objects.count() == 1
+
+
+@database
+def test_a_worker_asks_for_notifications_once_and_only_in_a_row_that_is_there() -> None:
+    worker = Worker(WorkerOptions(name="me"))
+    worker.listener.is_listening = True
+    assert not worker._begins_to_listen()  # so it rests until the next look
+    worker.presence.beat()
+    assert worker._begins_to_listen()
+    assert WorkerRow.objects.get().listens
+    assert not worker._begins_to_listen()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -28,8 +28,8 @@ def store(using: str | None = None) -> Store:
     return stores.get(alias(using))
 
 
-def batches(items: Iterable[T]) -> Iterator[list[T]]:
-    """Cut ``items`` into lists of at most BATCH."""
+def batches(items: Iterable[T], most: int | None = None) -> Iterator[list[T]]:
+    """Cut ``items`` into lists of at most so many, or of BATCH."""
     rest = iter(items)
-    while batch := list(islice(rest, BATCH)):
+    while batch := list(islice(rest, most or BATCH)):
         yield batch

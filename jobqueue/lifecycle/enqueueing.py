@@ -11,10 +11,13 @@ from jobqueue import conf, payload
 from jobqueue.claims import JobRequest
 from jobqueue.context import inherited_correlation_id, inherited_trace
 from jobqueue.exceptions import InvalidJob
-from jobqueue.lifecycle.alias import BATCH, alias, batches, store
+from jobqueue.lifecycle.alias import alias, batches, store
 from jobqueue.models import Job
 from jobqueue.registry import Call
 from jobqueue.stores.base import Inserted
+
+#: Jobs in one statement of :func:`enqueue_many`; new rows are in nobody's way, so it may be long.
+BULK = 10_000
 
 
 def enqueue(call: Call, *, using: str | None = None) -> Job:
@@ -31,10 +34,10 @@ def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[int
     Raise InvalidJob, before any SQL, with the index of the first that could not be kept.
     """
     requests = [_numbered_request(index, call) for index, call in enumerate(calls)]
-    if len(requests) <= BATCH:
+    if len(requests) <= BULK:
         return store(using).insert_many(requests) if requests else []
     with transaction.atomic(using=alias(using)):
-        return [pk for batch in batches(requests) for pk in store(using).insert_many(batch)]
+        return [pk for batch in batches(requests, BULK) for pk in store(using).insert_many(batch)]
 
 
 def _numbered_request(index: int, call: Call) -> JobRequest:
@@ -49,7 +52,7 @@ def _request(call: Call) -> JobRequest:
     task, args, kwargs = call
     task.check_arguments(args, kwargs)
     args_text = payload.dumps(list(args), name="args")
-    kwargs_text = payload.dumps(kwargs, name="kwargs")
+    kwargs_text = payload.dumps(kwargs, name="kwargs") if kwargs else "{}"
     payload.check_size(args_text, kwargs_text, name="args and kwargs")
     run_after = task.run_after
     return JobRequest(

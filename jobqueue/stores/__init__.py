@@ -15,9 +15,13 @@ _STORES = {
 }
 
 
-@cache
 def get(using: str) -> Store:
     """Return the store for a database alias; stores keep no state but the alias."""
-    path = _STORES.get(connections[using].vendor, "jobqueue.stores.generic.GenericStore")
+    return _store(connections[using].vendor, using)
+
+
+@cache
+def _store(vendor: str, using: str) -> Store:
+    path = _STORES.get(vendor, "jobqueue.stores.generic.GenericStore")
     store: Store = import_string(path)(using)
     return store

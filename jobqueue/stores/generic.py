@@ -33,10 +33,9 @@ _FORGIVEN = (Outcome.SNOOZED, Outcome.INTERRUPTED)
 _JSON = ("args", "kwargs", "trace")
 _CLAIM = [Cast(name, TextField()) if name in _JSON else name for name in Claim._fields]
 #: What a new row holds anyway: given as values, since Django compiles a default for each row.
+_COLUMNS: list[Any] = list(Job._meta.concrete_fields)
 _DEFAULTS = {
-    field.attname: field.db_default
-    for field in Job._meta.concrete_fields
-    if isinstance(field.db_default, str | int)
+    field.attname: field.db_default for field in _COLUMNS if isinstance(field.db_default, str | int)
 }
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from django.db import connections
@@ -17,6 +18,8 @@ from jobqueue.stores.base import Expired, Inserted, Look, Store
 
 #: So many rows are worth the three statements of a COPY.
 MANY = 100
+#: So many are sent at a time.
+CHUNK = 500
 
 
 class PostgreSQLStore(Store):
@@ -45,7 +48,7 @@ class PostgreSQLStore(Store):
 
     def _copy(self, requests: Sequence[JobRequest]) -> list[int]:
         [(ids, now)] = self._fetch(statements.TAKE_IDS, {"count": len(requests)})
-        rows = [_as_row(id_, each, now) for id_, each in zip(ids, requests, strict=True)]
+        rows = (_as_row(id_, each, now) for id_, each in zip(ids, requests, strict=True))
         connection: Any = connections[self.using]
         connection.validate_no_broken_transaction()
         with (
@@ -53,7 +56,8 @@ class PostgreSQLStore(Store):
             connection.wrap_database_errors,
             cursor.copy(statements.COPY) as copy,
         ):
-            copy.write("".join(rows))
+            while some := "".join(islice(rows, CHUNK)):  # the server reads while we write the next
+                copy.write(some)
         names = list({each.queue_name for each in requests})
         self._fetch(statements.WAKE, {"queue_names": names})
         return list(ids)

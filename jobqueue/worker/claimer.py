@@ -11,7 +11,7 @@ from jobqueue import lifecycle, registry
 from jobqueue.claims import Claim, Lease
 from jobqueue.lifecycle.alias import BATCH
 from jobqueue.worker import settler as settling
-from jobqueue.worker.caution import ALONE, Caution
+from jobqueue.worker.caution import Caution
 from jobqueue.worker.hand import Hand
 from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.pace import Pace
@@ -83,16 +83,16 @@ class Claimer:
 
     def room(self) -> int:
         """Return how many more jobs this worker may hold."""
-        unsettled = len(self.settler)
-        if unsettled > 2 * settling.MOST or (unsettled and self.caution.level == ALONE):
+        held, unsettled = len(self.hand), len(self.settler)
+        if unsettled > 2 * settling.MOST:
             return 0
-        room = self._capacity - len(self.hand)
+        room = self._capacity - held
+        if self.caution.wants_to_be_alone:
+            room = 0 if held or unsettled else 1
         return room if self.allowance is None else min(room, self.allowance)
 
     @property
     def _capacity(self) -> int:
-        if self.caution.level == ALONE:
-            return 1
         waiting = 0 if self.caution.level else self.pace.prefetch
         return self.options.concurrency + waiting
 
