@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from jobqueue.states import Outcome, Reason, Status
@@ -42,7 +42,7 @@ class Claim(NamedTuple):
     version: int
     queue_name: str
     priority: int
-    run_after: datetime
+    run_after: Any  # as the store reads it; only good as a floor
     attempts: int
     max_attempts: int
     attempts_forgiven: int
@@ -69,7 +69,7 @@ class Claim(NamedTuple):
 
 
 #: Where a worker's last claim from a queue ended, by priority: the (run_after, id) of the last job.
-Floors = Mapping[int, tuple[datetime, int]]
+Floors = Mapping[int, tuple[Any, int]]
 
 
 @dataclass(frozen=True, slots=True)

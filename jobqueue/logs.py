@@ -26,9 +26,24 @@ def show_in_foreground(verbosity: int) -> None:
     if logger.hasHandlers():
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
+
+
+class _Formatter(logging.Formatter):
+    """Writes out the time once a second: a worker logs thousands of lines in one."""
+
+    _second = 0
+    _text = ""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        """Return the time as logging does, to the millisecond."""
+        second = int(record.created)
+        if second != self._second:
+            self._text = super().formatTime(record, datefmt or "%Y-%m-%d %H:%M:%S")
+            self._second = second
+        return f"{self._text},{int(record.msecs):03d}"
 
 
 def event(level: int, name: str, *, with_traceback: bool = False, **fields: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import json
 import logging
@@ -93,6 +94,7 @@ class TestRunworker:
         assert described == own_flags()
 
 
+@functools.cache
 def events() -> set[str]:
     """Return the events of all log lines that the code can write."""
     literal = re.compile(r"((?:job|worker)\.[a-z_]+)(?: \w+=%.*)?")

@@ -10,8 +10,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobqueue import stats
+from jobqueue import enqueue_many, stats
 from jobqueue.models import Job
+from tests import tasks
 from tests.factories import DeadLetterFactory, JobFactory, WorkerFactory
 
 pytestmark = pytest.mark.django_db
@@ -103,9 +104,7 @@ class TestOldestAge:
     def test_beyond_the_limit_walks_the_claim_index(self) -> None:
         """No step reads a backlog: each finds its row through the index and sorts nothing."""
         for priority in range(4):
-            Job.objects.bulk_create(
-                Job(task="tests.tasks.noop", priority=priority) for _ in range(2000)
-            )
+            enqueue_many(tasks.noop.using(priority=priority).bind() for _ in range(2000))
         with CaptureQueriesContext(connection) as captured:
             stats.backlog(limit=10)
         with connection.cursor() as cursor:

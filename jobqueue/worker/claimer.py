@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from datetime import datetime
 from time import monotonic
+from typing import Any
 
 from jobqueue import lifecycle, registry
 from jobqueue.claims import Claim, Lease
@@ -37,7 +37,7 @@ class Claimer:
         #: Queues that had pending jobs when last seen, the next to be asked first.
         self.ready: list[str] = []
         #: Where the claims since the last look ended, by queue.
-        self._floors: dict[str, dict[int, tuple[datetime, int]]] = {}
+        self._floors: dict[str, dict[int, tuple[Any, int]]] = {}
         self.look_due = 0.0
         #: Whether new jobs are announced to this worker.
         self.hears_news = False

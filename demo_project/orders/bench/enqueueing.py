@@ -86,7 +86,7 @@ def measure_bulk(scale: Scale) -> Iterator[Figure]:
         value=rates["many"],
         unit="jobs/s",
         limit=rates.get("copy"),
-        limit_name="COPY of the same rows, unchecked and without their ids" if has_limit else "",
+        limit_name="COPY of the same rows, ready-made text without ids" if has_limit else "",
         note=f"{scale.jobs:,} jobs in one transaction, median of {scale.rounds} rounds",
     )
 
@@ -100,11 +100,10 @@ def _bulk_rate(jobs: int) -> float:
 
 def _copy_rate(jobs: int) -> float:
     empty()
-    row = (tasks.noop.name, "[]", "{}", tasks.noop.queue_name, 5)
+    rows = f"{tasks.noop.name}\t[]\t{{}}\t{tasks.noop.queue_name}\t5\n" * jobs
     before = time.perf_counter()
     with bare.connect() as psycopg, psycopg.cursor() as cursor:
         with cursor.copy(f"COPY jobqueue_job ({', '.join(COPIED)}) FROM STDIN") as copy:
-            for _ in range(jobs):
-                copy.write_row(row)
+            copy.write(rows)
         took = time.perf_counter() - before
     return jobs / took

@@ -36,7 +36,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
         rates = take_turns(ways, scale.rounds)
     for way, name in (
         ("usual", f"enqueue by {scale.producers} producers, one busy worker"),
-        ("always", "  the same with a NOTIFY in every transaction, for comparison"),
+        ("always", "the same with a NOTIFY in every transaction, for comparison"),
     ):
         yield Figure(
             name=name,
