@@ -111,8 +111,9 @@ class Job(Request):
                 name="jobqueue_job_scheduled",
                 condition=Q(status=Status.SCHEDULED),
             ),
-            # Rescue reads this small set; claimed_until is in no index, so that heartbeats are HOT.
-            models.Index(fields=["id"], name="jobqueue_job_claimed", condition=_CLAIMED),
+            # Rescue reads this small set; claimed_until is in no index, so that heartbeats are HOT,
+            # and no other index has this order, so that the planner takes this one.
+            models.Index(fields=["claimed_at"], name="jobqueue_job_claimed", condition=_CLAIMED),
             models.Index(
                 fields=["finished_at"],
                 name="jobqueue_job_finished",

@@ -247,15 +247,15 @@ SELECT {_CLAIM}, extract(epoch FROM statement_timestamp() - claimed_at)::float8,
     extract(epoch FROM statement_timestamp() - claimed_until)::float8
 FROM jobqueue_job
 WHERE status = 'claimed' AND claimed_until < statement_timestamp()
-ORDER BY id
+ORDER BY claimed_at
 LIMIT %(limit)s
 FOR NO KEY UPDATE SKIP LOCKED
 """
 
 # What an idle worker asks once a poll. One index probe for each queue, however many jobs it holds
 # (a "loose index scan", PostgreSQL wiki), one for the next that is scheduled, and the few claimed
-# rows. Not EXISTS for what is due: its statistics would have most of the table be due, so that
-# reading it from the start seems to find one soon.
+# rows. Not EXISTS: from what statistics say of a part of the table it may seem quicker to read the
+# table from its start. An order that only the right index has leaves no choice.
 LOOK = """
 WITH RECURSIVE queue (name) AS (
     (SELECT queue_name FROM jobqueue_job WHERE status = 'pending' ORDER BY queue_name LIMIT 1)
@@ -267,6 +267,7 @@ WITH RECURSIVE queue (name) AS (
 SELECT ARRAY(SELECT name FROM queue WHERE name IS NOT NULL),
     COALESCE((SELECT run_after <= statement_timestamp() FROM jobqueue_job
             WHERE status = 'scheduled' ORDER BY run_after LIMIT 1), false),
-    EXISTS (SELECT FROM jobqueue_job
-            WHERE status = 'claimed' AND claimed_until < statement_timestamp())
+    COALESCE((SELECT true FROM jobqueue_job
+            WHERE status = 'claimed' AND claimed_until < statement_timestamp()
+            ORDER BY claimed_at LIMIT 1), false)
 """
