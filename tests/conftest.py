@@ -12,7 +12,7 @@ import pytest
 import pytest_django
 from django.db import connection
 
-from demo_project.database import is_embedded
+from demo_project.database import data_folder
 from tests.processes import Gate, Marks, OtherConnection, WorkerProcess
 
 
@@ -25,10 +25,16 @@ def django_db_modify_db_settings(
     if connection.vendor == "sqlite":
         # In a file, since a database in memory ends at its process.
         test["NAME"] = str(tmp_path_factory.mktemp("database") / "test.sqlite3")
-    elif is_embedded():
+    elif _is_embedded() or "PYTEST_XDIST_WORKER" in os.environ:
         test["NAME"] = f"test_{connection.settings_dict['NAME']}_{os.getpid()}"
-        with django_db_blocker.unblock():
-            _drop_databases_of_killed_runs()
+        if _is_embedded():
+            with django_db_blocker.unblock():
+                _drop_databases_of_killed_runs()
+
+
+def _is_embedded() -> bool:
+    """Whether the server is our own; pytest-xdist's workers are told of it as of any other."""
+    return connection.settings_dict["HOST"] == str(data_folder())
 
 
 def _drop_databases_of_killed_runs() -> None:
