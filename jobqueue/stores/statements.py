@@ -21,10 +21,12 @@ _DUE = """LATERAL (SELECT COALESCE(
         statement_timestamp())) AS due (at)"""
 
 # A notification takes a lock on the whole cluster at commit: it is sent only where a worker waits.
-_WAKE = """CASE WHEN status = 'pending' AND EXISTS (
+_SOMEONE_WAITS = """EXISTS (
         SELECT FROM jobqueue_worker
         WHERE listens AND heartbeat_at > statement_timestamp() - interval '1 minute'
-    ) THEN pg_notify('jobqueue', queue_name)::text END"""
+    )"""
+_WAKE = f"""CASE WHEN status = 'pending' AND {_SOMEONE_WAITS}
+    THEN pg_notify('jobqueue', queue_name)::text END"""
 
 INSERT = f"""
 {_INSERT_SELECT}
@@ -52,13 +54,10 @@ SELECT array_agg(nextval(pg_get_serial_sequence('jobqueue_job', 'id'))), stateme
 FROM generate_series(1, %(count)s)
 """
 COPY = f"COPY jobqueue_job (id, {_REQUEST}, run_after, status) FROM STDIN"
-WAKE = """
+WAKE = f"""
 SELECT pg_notify('jobqueue', queue_name)
 FROM unnest(%(queue_names)s::text[]) AS given (queue_name)
-WHERE EXISTS (
-    SELECT FROM jobqueue_worker
-    WHERE listens AND heartbeat_at > statement_timestamp() - interval '1 minute'
-)
+WHERE {_SOMEONE_WAITS}
 """
 
 # ANY(ARRAY(..)) rather than IN (..): it can never update more rows than its LIMIT, and stale

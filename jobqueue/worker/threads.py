@@ -43,9 +43,6 @@ class Pause:
     def __init__(self) -> None:
         self._next = self.FIRST
 
-    def __bool__(self) -> bool:
-        return self._next > self.FIRST
-
     def next(self) -> float:
         """Return how long to wait now, in seconds; the next pause is up to twice as long."""
         pause = self._next * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
