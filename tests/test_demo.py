@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from demo_project.database import CHECKOUT
 from demo_project.orders import webhooks
 from demo_project.orders.bench import bare
 from demo_project.orders.demo import proofs
+from demo_project.orders.demo.interruption import Interrupted, Interruption
 
 ORDERS = 25
 #: Far more than the demo takes, whatever else the machine does.
@@ -105,6 +106,22 @@ class TestTheDemo:
 
         assert process.returncode == 130, output
         assert not any(worker.is_running() for worker in workers)
+
+    @pytest.mark.django_db(transaction=True)
+    def test_ends_at_the_next_step_wherever_a_signal_hits_it(self) -> None:
+        """A KeyboardInterrupt inside a commit would surface as some error of the database."""
+        before = signal.getsignal(signal.SIGINT)
+        with Interruption() as interruption:
+            interruption.check()
+            with transaction.atomic():
+                signal.raise_signal(signal.SIGINT)
+                connection.ensure_connection()
+            with pytest.raises(Interrupted):
+                interruption.check()
+            with pytest.raises(KeyboardInterrupt):  # a second one does not wait
+                signal.raise_signal(signal.SIGINT)
+
+        assert signal.getsignal(signal.SIGINT) is before
 
     def test_says_so_when_workers_cannot_start(
         self, environment: dict[str, str], tmp_path: Path

@@ -44,9 +44,11 @@ class Fleet:
         for worker in running:
             worker.wake()
             worker.process.terminate()
-        for worker in running:
-            worker.wait(3)
-        self.ends()
+        try:
+            for worker in running:
+                worker.wait(3)
+        finally:
+            self.ends()
 
     def start(self) -> Worker:
         """Start a worker."""

@@ -14,6 +14,7 @@ from django.db.models import Count
 from demo_project.orders import tasks
 from demo_project.orders.demo.evidence import Evidence
 from demo_project.orders.demo.fleet import LEASE, SIZE, Fleet, Worker
+from demo_project.orders.demo.interruption import Interruption
 from demo_project.orders.demo.progress import Progress
 from demo_project.orders.demo.receiver import Receiver
 from demo_project.orders.demo.shop import Shop
@@ -48,6 +49,7 @@ class Scenario:
     fleet: Fleet
     shop: Shop
     progress: Progress
+    interruption: Interruption
     doing: str = ""
     shown_at: float = float("-inf")
 
@@ -196,7 +198,8 @@ class Scenario:
         return found
 
     def tend(self) -> None:
-        """Replace workers that have ended, and show how far it is."""
+        """Replace workers that have ended, and show how far it is; end if someone asks."""
+        self.interruption.check()
         for fallen in self.fleet.replace_the_fallen():
             code = fallen.process.returncode
             self.progress.say(f"ended    {fallen.name} with exit code {code}; it is replaced")

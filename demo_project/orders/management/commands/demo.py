@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.conf import settings
@@ -14,6 +16,7 @@ from django.db import connection
 
 from demo_project.orders.demo import evidence, report
 from demo_project.orders.demo.fleet import Fleet
+from demo_project.orders.demo.interruption import Interrupted, Interruption
 from demo_project.orders.demo.progress import Progress
 from demo_project.orders.demo.receiver import Receiver
 from demo_project.orders.demo.scenario import Scenario, Stuck
@@ -54,18 +57,17 @@ class Command(BaseCommand):
             raise CommandError(f"--orders must be at least {FEWEST_ORDERS}")
         if not hasattr(signal, "SIGSTOP"):
             raise CommandError("The demo stops and kills processes, which takes a POSIX system.")
-        for signum in (signal.SIGTERM, signal.SIGHUP):  # clean up as for Ctrl-C
-            if signal.getsignal(signum) is not signal.SIG_IGN:  # as under nohup
-                signal.signal(signum, signal.default_int_handler)
         progress = Progress(self.stdout)
         try:
-            password = self.set_the_stage(keep=options["keep"])
-            run = evidence.begin(settings.DEMO_DIR)
-            self.play(run, progress, orders=options["orders"], seed=options["seed"])
+            with Interruption() as interruption:
+                password = self.set_the_stage(keep=options["keep"])
+                run = evidence.begin(settings.DEMO_DIR)
+                with self.stage(run, progress, interruption, seed=options["seed"]) as scenario:
+                    scenario.play(options["orders"])
         except Stuck as error:
             progress.clear()
             raise CommandError(f"The demo is stuck: {error}") from error
-        except KeyboardInterrupt:
+        except (Interrupted, KeyboardInterrupt):
             progress.clear()
             raise CommandError("Interrupted; no worker was left.", returncode=130) from None
         self.conclude(run, password)
@@ -83,13 +85,16 @@ class Command(BaseCommand):
         self.stdout.write(f"admin    {ADMIN} / {password}")
         return password
 
-    def play(self, run: evidence.Evidence, progress: Progress, *, orders: int, seed: int) -> None:
-        """Play the scenario; no process outlives it."""
+    @contextmanager
+    def stage(
+        self, run: evidence.Evidence, progress: Progress, interruption: Interruption, *, seed: int
+    ) -> Iterator[Scenario]:
+        """Give the scenario everyone it needs; no process outlives the block."""
         with (
             Receiver(run.requests, seed=seed) as receiver,
             Fleet(run, webhook_url=receiver.url) as fleet,
         ):
-            Scenario(run, receiver, fleet, Shop(run, seed=seed), progress).play(orders)
+            yield Scenario(run, receiver, fleet, Shop(run, seed=seed), progress, interruption)
 
     def conclude(self, run: evidence.Evidence, password: str) -> None:
         """Print the report and where to go next; raise CommandError when a proof is violated."""
