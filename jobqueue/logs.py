@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+import threading
+from collections.abc import Container, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, TextIO
 
 from django.dispatch import receiver
 
 from jobqueue import signals
-from jobqueue.claims import Claim, Settlement
+from jobqueue.claims import Claim, Key, Settlement
 from jobqueue.states import Outcome, Status
 
 logger = logging.getLogger("jobqueue")
@@ -25,20 +28,67 @@ def show_in_foreground(verbosity: int) -> None:
     """
     if logger.hasHandlers():
         return
-    handler = logging.StreamHandler()
+    handler = ForegroundHandler()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
 
 
+class ForegroundHandler(logging.StreamHandler[TextIO]):
+    """Writes to standard error, and what belongs :meth:`together` with one call.
+
+    Each call gives the interpreter away, to a thread that may keep it for milliseconds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[str] = []
+        self._collects_for: int | None = None
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Keep the lines of this thread until the end of the block."""
+        self._collects_for = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._collects_for = None
+            self.acquire()
+            try:
+                self._write()
+            finally:
+                self.release()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line, after those that are kept; or keep it, too."""
+        try:
+            self._lines.append(f"{self.format(record)}\n")
+        except Exception:  # noqa: BLE001 - as in logging's own handlers
+            self.handleError(record)
+        if self._collects_for != threading.get_ident():
+            self._write()
+
+    def _write(self) -> None:
+        text, self._lines = "".join(self._lines), []
+        with suppress(OSError, ValueError):  # whoever watched has gone
+            self.stream.write(text)
+            self.flush()
+
+
 class _Formatter(logging.Formatter):
-    """Writes out the time once a second: a worker logs thousands of lines in one."""
+    """What logging would write, for less: a worker writes thousands of lines in a second."""
 
     _second = 0
     _text = ""
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, by the long way only where a traceback follows."""
+        if record.exc_info or record.stack_info:
+            return super().format(record)
+        return f"{self.formatTime(record)} {record.levelname} {record.getMessage()}"
+
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
-        """Return the time as logging does, to the millisecond."""
+        """Return the time as logging does, to the millisecond; written out once a second."""
         second = int(record.created)
         if second != self._second:
             self._text = super().formatTime(record, datefmt or "%Y-%m-%d %H:%M:%S")
@@ -72,21 +122,30 @@ def problem(name: str, error: BaseException, **fields: Any) -> None:
     event(logging.WARNING, name, **fields, err=said[:_MAX_ERROR])
 
 
-@receiver(signals.started, dispatch_uid="jobqueue.logs")
-def _started(claim: Claim, **_: Any) -> None:
+def started(claim: Claim) -> None:
+    """Say at DEBUG that a handler is about to be called."""
     if logger.isEnabledFor(logging.DEBUG):
         event(logging.DEBUG, "job.started", **_identity(claim))
 
 
-@receiver(signals.settled, dispatch_uid="jobqueue.logs")
-def _settled(settlement: Settlement, **_: Any) -> None:
+def ended(settlements: Iterable[Settlement], *, recorded: Container[Key]) -> None:
+    """Say what became of each claim, or that its lease was lost and the outcome refused."""
+    with ExitStack() as stack:
+        for handler in logger.handlers:
+            if isinstance(handler, ForegroundHandler):
+                stack.enter_context(handler.together())
+        for settlement in settlements:
+            held = settlement.claim.key in recorded
+            (_settled if held else _lease_lost)(settlement)
+
+
+def _settled(settlement: Settlement) -> None:
     name, level = _happened(settlement)
     if logger.isEnabledFor(level):
         event(level, name, **_identity(settlement.claim), **_details(settlement))
 
 
-@receiver(signals.lease_lost, dispatch_uid="jobqueue.logs")
-def _lease_lost(settlement: Settlement, **_: Any) -> None:
+def _lease_lost(settlement: Settlement) -> None:
     refused = {"refused": settlement.outcome.value}
     told = _identity(settlement.claim) | refused | _details(settlement)
     event(logging.WARNING, "job.lease_lost", **told)

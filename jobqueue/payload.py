@@ -24,7 +24,7 @@ MAX_FLOAT = 1e16  # from here on PostgreSQL's jsonb gives floats back as integer
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
+_decode = json.JSONDecoder().decode
 
 #: Where a value stands: the name of the whole, or the place of its container and its key there.
 _Place = str | tuple[Any, str | int]
@@ -116,8 +116,8 @@ def loads(args: str | list[Any], kwargs: str | dict[str, Any]) -> tuple[list[Any
     A row may have been put in by SQL, so it may hold what :func:`dumps` would have refused.
     """
     try:
-        read_args = json.loads(args) if isinstance(args, str) else args
-        read_kwargs = json.loads(kwargs) if isinstance(kwargs, str) else kwargs
+        read_args = _decode(args) if isinstance(args, str) else args
+        read_kwargs = _decode(kwargs) if isinstance(kwargs, str) else kwargs
     except (ValueError, RecursionError) as error:
         raise InvalidPayload(f"the payload cannot be read: {error}") from error
     if type(read_args) is not list:

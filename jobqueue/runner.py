@@ -18,7 +18,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.db import transaction
 
-from jobqueue import authorisation, failures, lifecycle, payload, registry, signals, verdicts
+from jobqueue import authorisation, failures, lifecycle, logs, payload, registry, signals, verdicts
 from jobqueue.claims import NO_FAILURE, Failure, Lease, Settlement
 from jobqueue.context import JobContext, current
 from jobqueue.exceptions import (
@@ -94,6 +94,7 @@ class Attempt:
         current.set(context)
         if task.takes_context:
             args = [context, *args]
+        logs.started(self.claim)
         signals.started.send_robust(Job, claim=self.claim)
         run = self._run_atomic if task.atomic else self._run_plain
         return run(task, args, kwargs)

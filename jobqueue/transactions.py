@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from django.db import connections
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
+
+
+class _OfThisThread(threading.local):
+    """The connections that this thread has opened.
+
+    Django's own handler is asked once a thread: to ask it after each job would take longer than
+    most of what is done there.
+    """
+
+    def __init__(self) -> None:
+        self.opened: list[Any] = list(connections.all(initialized_only=True))
+
+
+_ours = _OfThisThread()
+
+
+@receiver(connection_created, dispatch_uid="jobqueue.transactions")
+def _note(connection: Any, **_: Any) -> None:
+    if connection not in _ours.opened:
+        _ours.opened.append(connection)
+
+
+def open_connections() -> list[Any]:
+    """Return this thread's connections that are connected: the list itself, to be read."""
+    _ours.opened = [each for each in _ours.opened if each.connection is not None]
+    return _ours.opened
 
 
 def depths() -> dict[str, int]:
     """Return how deep in transactions this thread is, for each alias that has one open."""
-    found = {connection.alias: _depth(connection) for connection in open_connections()}
-    return {alias: depth for alias, depth in found.items() if depth}
+    return {each.alias: depth for each in open_connections() if (depth := _depth(each))}
 
 
 def drop_leaked(before: Mapping[str, int]) -> list[str]:
@@ -20,23 +48,17 @@ def drop_leaked(before: Mapping[str, int]) -> list[str]:
 
     That drops the connection, and with it every lock and setting of the transaction.
     """
-    leaked = [alias for alias, depth in depths().items() if depth > before.get(alias, 0)]
-    for alias in leaked:
-        _drop(alias)
-    return leaked
+    leaked = [each for each in open_connections() if _depth(each) > before.get(each.alias, 0)]
+    for connection in leaked:
+        _drop(connection)
+    return [connection.alias for connection in leaked]
 
 
-def open_connections() -> list[Any]:
-    """Return this thread's connections that are connected."""
-    return [each for each in connections.all(initialized_only=True) if each.connection is not None]
-
-
-def _drop(alias: str) -> None:
+def _drop(connection: Any) -> None:
     """Close a connection whatever state it is in, and let the next query open a new one.
 
     Django's object stays, since others hold on to it: a test runner closes it at the end.
     """
-    connection: Any = connections[alias]
     connection.in_atomic_block = connection.needs_rollback = False
     connection.savepoint_ids, connection.atomic_blocks = [], []
     with suppress(connection.Database.Error):
@@ -57,7 +79,9 @@ def _depth(connection: Any) -> int:
 
 def _is_in_raw_transaction(connection: Any) -> bool:
     if connection.vendor == "postgresql":
-        return bool(connection.connection.info.transaction_status)  # 0 is IDLE
+        raw = connection.connection
+        told_by = getattr(raw, "pgconn", None) or raw.info  # psycopg 3's own is quicker to ask
+        return bool(told_by.transaction_status)  # 0 is IDLE
     return bool(getattr(connection.connection, "in_transaction", False))
 
 

@@ -20,7 +20,7 @@ import pytest
 from django.apps import apps
 from django.core.management.base import BaseCommand
 
-from jobqueue import JobContext, Task, checks, conf, logs, signals
+from jobqueue import JobContext, Task, checks, conf, logs
 from jobqueue.management.commands.runworker import Command
 from jobqueue.models import Job
 from jobqueue.states import Outcome, Reason, Status
@@ -113,7 +113,7 @@ def record(db: None, caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
     """The record of a job that was refused its dead letter: the line with the most fields."""
     JobFactory()
     with caplog.at_level(logging.DEBUG, logger="jobqueue"):
-        signals.lease_lost.send(Job, settlement=verbs.buried(verbs.claim_one()))
+        logs.ended([verbs.buried(verbs.claim_one())], recorded=())
     return caplog.records[-1]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import re
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -81,7 +84,7 @@ class TestLines:
         level: str,
         records: list[logging.LogRecord],
     ) -> None:
-        signals.settled.send(Job, settlement=settlement)
+        logs.ended([settlement], recorded=[settlement.claim.key])
         [record] = records
         line = record.getMessage()
         assert (record.levelname, line.split()[0]) == (level, event)
@@ -97,9 +100,9 @@ class TestLines:
         retried = settled(
             Outcome.FAILED, Status.SCHEDULED, delay=timedelta(seconds=3), failure=failure
         )
-        signals.settled.send(Job, settlement=retried)
+        logs.ended([retried], recorded=[retried.claim.key])
         dead = settled(Outcome.FAILED, None, reason=Reason.NOT_RETRYABLE, failure=failure)
-        signals.settled.send(Job, settlement=dead)
+        logs.ended([dead], recorded=[dead.claim.key])
         assert "retry_in_s=3.0 err=ValueError" in records[0].getMessage()
         assert "reason=not_retryable err=ValueError" in records[1].getMessage()
         assert not any("secret" in record.getMessage() for record in records)
@@ -107,7 +110,7 @@ class TestLines:
     def test_say_which_outcome_was_refused_with_a_lost_lease(
         self, records: list[logging.LogRecord]
     ) -> None:
-        signals.lease_lost.send(Job, settlement=settled(Outcome.SUCCEEDED, Status.SUCCEEDED))
+        logs.ended([settled(Outcome.SUCCEEDED, Status.SUCCEEDED)], recorded=())
         assert records[0].levelname == "WARNING"
         assert records[0].getMessage().startswith("job.lease_lost job=12 ")
         assert "refused=succeeded" in records[0].getMessage()
@@ -115,14 +118,14 @@ class TestLines:
     def test_cannot_be_forged_by_what_a_row_holds(self, records: list[logging.LogRecord]) -> None:
         claim = CLAIM._replace(correlation_id="x\njob.succeeded job=13\x1b[2J")
         settlement = Settlement(claim, Outcome.SUCCEEDED, Status.SUCCEEDED)
-        signals.settled.send(Job, settlement=settlement)
+        logs.ended([settlement], recorded=[settlement.claim.key])
         assert records[0].getMessage().isprintable()
         assert r"x\njob.succeeded" in records[0].getMessage()
 
     def test_name_the_job_where_nothing_correlates_it(
         self, records: list[logging.LogRecord]
     ) -> None:
-        signals.started.send(Job, claim=CLAIM._replace(correlation_id=""))
+        logs.started(CLAIM._replace(correlation_id=""))
         assert records[0].levelname == "DEBUG"
         assert "correlation_id=job-12" in records[0].getMessage()
 
@@ -162,6 +165,63 @@ class TestShowInForeground:
         logs.show_in_foreground(1)
         assert logger.handlers == [handler]
         assert logger.level == logging.NOTSET
+
+    @pytest.fixture
+    def shown(self, logger: logging.Logger) -> logs.ForegroundHandler:
+        """The handler, with a stream that keeps what it was given."""
+        logs.show_in_foreground(1)
+        [handler] = logger.handlers
+        assert isinstance(handler, logs.ForegroundHandler)
+        handler.setStream(Stream())
+        return handler
+
+    def test_writes_what_belongs_together_with_one_call(
+        self, shown: logs.ForegroundHandler
+    ) -> None:
+        done = settled(Outcome.SUCCEEDED, Status.SUCCEEDED)
+
+        logs.ended([done, done, done], recorded=[CLAIM.key])
+        logs.event(logging.INFO, "worker.started")
+
+        together, alone = shown.stream.calls
+        assert [line.split()[3] for line in together.splitlines()] == ["job.succeeded"] * 3
+        assert alone.endswith(" INFO worker.started\n")
+
+    def test_keeps_no_other_threads_line_back(self, shown: logs.ForegroundHandler) -> None:
+        with shown.together():
+            logs.event(logging.INFO, "first")
+            other = threading.Thread(target=logs.event, args=(logging.INFO, "second"))
+            other.start()
+            other.join()
+            assert [line.split()[3] for line in "".join(shown.stream.calls).splitlines()] == [
+                "first",
+                "second",
+            ]
+
+    def test_shows_a_traceback(self, shown: logs.ForegroundHandler) -> None:
+        try:
+            raise ValueError("seen")
+        except ValueError:
+            logs.event(logging.ERROR, "worker.thread_failed", with_traceback=True)
+        [text] = shown.stream.calls
+        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ERROR worker.thread_failed\n", text)
+        assert "ValueError: seen" in text
+
+    def test_survives_that_nobody_reads_it_any_more(self, shown: logs.ForegroundHandler) -> None:
+        shown.stream.close()
+        logs.event(logging.INFO, "worker.started")
+
+
+class Stream(io.StringIO):
+    """Keeps what it was given with each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.calls.append(text)
+        return len(text)
 
 
 @pytest.mark.django_db(transaction=True)

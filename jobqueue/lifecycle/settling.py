@@ -9,7 +9,7 @@ from time import monotonic
 
 from django.db import transaction
 
-from jobqueue import conf, signals
+from jobqueue import conf, logs, signals
 from jobqueue.claims import NO_FAILURE, Claim, Key, Settlement
 from jobqueue.lifecycle.alias import alias, store
 from jobqueue.models import Attempt, Job
@@ -70,6 +70,7 @@ def _writes(store: Store, settlements: Sequence[Settlement]) -> dict[Write, list
 
 
 def _announce(settlements: Sequence[Settlement], settled: set[Key]) -> None:
+    logs.ended(settlements, recorded=settled)
     for settlement in settlements:
         held = settlement.claim.key in settled
         signal = signals.settled if held else signals.lease_lost

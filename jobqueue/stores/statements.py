@@ -164,8 +164,8 @@ WITH settled AS (
     UPDATE jobqueue_job AS job
     SET status = 'succeeded', finished_at = statement_timestamp(),
         claimed_by = NULL, claimed_at = NULL, claimed_until = NULL
-    FROM unnest(%(ids)s::int8[], %(fences)s::int8[], %(started_ago)s::float8[],
-            %(finished_ago)s::float8[]) AS given (id, fence, started_ago, finished_ago)
+    FROM unnest(%(ids)s::int8[], %(fences)s::int8[], %(started_ago)s::int8[],
+            %(finished_ago)s::int8[]) AS given (id, fence, started_ago, finished_ago)
     WHERE {_FENCED}
     RETURNING job.id, job.task, job.queue_name, job.attempts, job.fence,
         given.started_ago, given.finished_ago
@@ -173,8 +173,8 @@ WITH settled AS (
     INSERT INTO jobqueue_attempt (job_id, number, fence, task, queue_name, worker, started_at,
         finished_at, outcome)
     SELECT id, attempts, fence, task, queue_name, %(worker)s,
-        statement_timestamp() - started_ago * interval '1 second',
-        statement_timestamp() - finished_ago * interval '1 second', 'succeeded'
+        statement_timestamp() - started_ago * interval '1 microsecond',
+        statement_timestamp() - finished_ago * interval '1 microsecond', 'succeeded'
     FROM settled
 )
 SELECT id, fence FROM settled

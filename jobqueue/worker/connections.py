@@ -66,6 +66,8 @@ def keep_from_children() -> None:
 
 
 def _forget() -> None:
-    for connection in open_connections():
+    taken_over = open_connections()
+    for connection in taken_over:
         _of_the_parent.append(connection.connection)
         del connections[connection.alias]
+    taken_over.clear()

@@ -53,7 +53,7 @@ def acknowledge_parameters(claims: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
     return {
         "ids": [pk for pk, *_ in claims],
         "fences": [fence for _, fence, *_ in claims],
-        "started_ago": [0.0] * len(claims),
-        "finished_ago": [0.0] * len(claims),
+        "started_ago": [0] * len(claims),
+        "finished_ago": [0] * len(claims),
         "worker": "bare",
     }
