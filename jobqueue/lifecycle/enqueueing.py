@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from django.db import transaction
 
@@ -13,7 +14,7 @@ from jobqueue.context import inherited_correlation_id, inherited_trace
 from jobqueue.exceptions import InvalidJob
 from jobqueue.lifecycle.alias import alias, batches, store
 from jobqueue.models import Job
-from jobqueue.registry import Call
+from jobqueue.registry import Call, Task
 from jobqueue.stores.base import Inserted
 
 #: Jobs in one statement of :func:`enqueue_many`; new rows are in nobody's way, so it may be long.
@@ -22,7 +23,7 @@ BULK = 10_000
 
 def enqueue(call: Call, *, using: str | None = None) -> Job:
     """Write one job and return it; raise InvalidJob, before any SQL, if it could not be kept."""
-    request = _request(call)
+    request = _request(call, _decide(call.task))
     using = alias(using)
     inserted = store(using).insert(request)
     return _as_job(call, request, inserted, using)
@@ -33,32 +34,43 @@ def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[int
 
     Raise InvalidJob, before any SQL, with the index of the first that could not be kept.
     """
-    requests = [_numbered_request(index, call) for index, call in enumerate(calls)]
+    requests = list(_requests(calls))
     if len(requests) <= BULK:
         return store(using).insert_many(requests) if requests else []
     with transaction.atomic(using=alias(using)):
         return [pk for batch in batches(requests, BULK) for pk in store(using).insert_many(batch)]
 
 
-def _numbered_request(index: int, call: Call) -> JobRequest:
-    try:
-        return _request(call)
-    except InvalidJob as error:
-        error.args = (f"job {index}: {error}",)
-        raise
+def _requests(calls: Iterable[Call]) -> Iterator[JobRequest]:
+    """Check each call; what its task decides is worked out once for all calls of the same one."""
+    decided: dict[Task[..., Any], _Decided] = {}
+    for index, call in enumerate(calls):
+        try:
+            if call.task not in decided:
+                decided[call.task] = _decide(call.task)
+            yield _request(call, decided[call.task])
+        except InvalidJob as error:
+            error.args = (f"job {index}: {error}",)
+            raise
 
 
-def _request(call: Call) -> JobRequest:
-    task, args, kwargs = call
-    task.check_arguments(args, kwargs)
-    args_text = payload.dumps(list(args), name="args")
-    kwargs_text = payload.dumps(kwargs, name="kwargs") if kwargs else "{}"
-    payload.check_size(args_text, kwargs_text, name="args and kwargs")
+class _Decided(NamedTuple):
+    """What a task says of each of its jobs: the last fields of a JobRequest."""
+
+    version: int
+    queue_name: str
+    priority: int
+    max_attempts: int
+    run_at: datetime | None
+    run_in: float | None
+    correlation_id: str
+    actor: str
+    trace: str | None
+
+
+def _decide(task: Task[..., Any]) -> _Decided:
     run_after = task.run_after
-    return JobRequest(
-        task=task.name,
-        args=args_text,
-        kwargs=kwargs_text,
+    return _Decided(
         version=task.version,
         queue_name=task.queue_name,
         priority=task.priority,
@@ -69,6 +81,15 @@ def _request(call: Call) -> JobRequest:
         actor=task.actor,
         trace=payload.dumps(dict(task.trace), name="trace") if task.trace else inherited_trace(),
     )
+
+
+def _request(call: Call, decided: _Decided) -> JobRequest:
+    task, args, kwargs = call
+    task.check_arguments(args, kwargs)
+    args_text = payload.dumps(list(args), name="args")
+    kwargs_text = payload.dumps(kwargs, name="kwargs") if kwargs else "{}"
+    payload.check_size(args_text, kwargs_text, name="args and kwargs")
+    return JobRequest(task.name, args_text, kwargs_text, *decided)
 
 
 def _as_job(call: Call, request: JobRequest, inserted: Inserted, using: str) -> Job:

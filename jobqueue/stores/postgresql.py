@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -48,7 +48,7 @@ class PostgreSQLStore(Store):
 
     def _copy(self, requests: Sequence[JobRequest]) -> list[int]:
         [(ids, now)] = self._fetch(statements.TAKE_IDS, {"count": len(requests)})
-        rows = (_as_row(id_, each, now) for id_, each in zip(ids, requests, strict=True))
+        rows = _as_rows(ids, requests, now)
         connection: Any = connections[self.using]
         connection.validate_no_broken_transaction()
         with (
@@ -150,19 +150,31 @@ class PostgreSQLStore(Store):
         return Look._make(self._fetch(statements.LOOK)[0])
 
 
-def _as_row(id_: int, request: JobRequest, now: datetime) -> str:
-    """Return a line for COPY; what it would read as an escape or as its end is escaped."""
+def _as_rows(ids: Iterable[int], requests: Iterable[JobRequest], now: datetime) -> Iterator[str]:
+    """Give lines for COPY; what it would read as an escape or as an end is escaped."""
+    starts: dict[tuple[Any, ...], str] = {}
+    for id_, request in zip(ids, requests, strict=True):
+        task, args, kwargs, *decided = request
+        key = (task, *decided)
+        if (start := starts.get(key)) is None:
+            start = starts[key] = _start_of_row(request, now)
+        if "\\" in args or "\\" in kwargs:
+            args, kwargs = args.replace("\\", r"\\"), kwargs.replace("\\", r"\\")
+        yield f"{start}\t{id_}\t{args}\t{kwargs}\n"
+
+
+def _start_of_row(request: JobRequest, now: datetime) -> str:
     due = request.run_at or now
     if request.run_in is not None:
         due = now + timedelta(seconds=request.run_in)
     columns = (
-        *(id_, request.task, request.args, request.kwargs, request.version, request.queue_name),
-        *(request.priority, request.max_attempts, request.correlation_id, request.actor),
+        *(request.task, request.version, request.queue_name, request.priority),
+        *(request.max_attempts, request.correlation_id, request.actor),
     )
     text = "\t".join(map(str, columns)).replace("\\", r"\\")
     trace = r"\N" if request.trace is None else request.trace.replace("\\", r"\\")
     status = Status.SCHEDULED if due > now else Status.PENDING
-    return f"{text}\t{trace}\t{due.isoformat()}\t{status}\n"
+    return f"{text}\t{trace}\t{due.isoformat()}\t{status}"
 
 
 def _array(numbers: list[int] | list[float]) -> str:

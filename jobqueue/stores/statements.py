@@ -11,6 +11,7 @@ from jobqueue.claims import Claim, JobRequest
 from jobqueue.stores.base import MOVED
 
 _REQUEST = ", ".join(name for name in JobRequest._fields if name not in ("run_at", "run_in"))
+_DECIDED = ", ".join(name for name in _REQUEST.split(", ") if name not in ("args", "kwargs"))
 _GIVEN_REQUEST = ", ".join(JobRequest._fields)
 _CLAIM = ", ".join(Claim._fields)
 _INSERT_SELECT = f"""INSERT INTO jobqueue_job ({_REQUEST}, run_after, status)
@@ -50,10 +51,13 @@ RETURNING id, {_WAKE}
 # Many rows go by COPY, which takes half the time of an INSERT. It returns nothing, so their ids are
 # taken before, with the time by which they are due; and it cannot notify, so that comes after.
 TAKE_IDS = """
-SELECT array_agg(nextval(pg_get_serial_sequence('jobqueue_job', 'id'))), statement_timestamp()
-FROM generate_series(1, %(count)s)
+WITH ids AS MATERIALIZED (  -- looks the sequence up once, not for each id
+    SELECT pg_get_serial_sequence('jobqueue_job', 'id')::regclass AS sequence
+)
+SELECT array_agg(nextval(sequence)), statement_timestamp()
+FROM ids, generate_series(1, %(count)s)
 """
-COPY = f"COPY jobqueue_job (id, {_REQUEST}, run_after, status) FROM STDIN"
+COPY = f"COPY jobqueue_job ({_DECIDED}, run_after, status, id, args, kwargs) FROM STDIN"
 WAKE = f"""
 SELECT pg_notify('jobqueue', queue_name)
 FROM unnest(%(queue_names)s::text[]) AS given (queue_name)
