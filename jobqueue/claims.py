@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jobqueue.states import Outcome, Reason, Status
@@ -70,6 +71,17 @@ class Claim(NamedTuple):
 
 #: Where a worker's last claim from a queue ended, by priority: the (run_after, id) of the last job.
 Floors = Mapping[int, tuple[Any, int]]
+
+
+class Turn(NamedTuple):
+    """A queue's turn in a claim: where to look for jobs, and how many may be taken there.
+
+    With floors, jobs below them and other priorities are left to a claim without.
+    """
+
+    queue_name: str
+    limit: int
+    floors: Floors = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

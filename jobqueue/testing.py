@@ -7,7 +7,7 @@ from datetime import timedelta
 from time import monotonic
 
 from jobqueue import lifecycle
-from jobqueue.claims import Lease, Settlement
+from jobqueue.claims import Lease, Settlement, Turn
 from jobqueue.runner import Attempt
 
 WORKER = "tests"
@@ -39,7 +39,7 @@ def _turn(queues: Sequence[str] | None, using: str) -> list[Settlement]:
 
 def _run_queue(name: str, using: str) -> list[Settlement]:
     span = timedelta(minutes=10)
-    claims = lifecycle.claim(name, worker=WORKER, limit=100, lease=span, using=using)
+    claims = lifecycle.claim([Turn(name, 100)], worker=WORKER, lease=span, using=using)
     settlements = []
     for claim in claims:
         now = monotonic()

@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from jobqueue import lifecycle
-from jobqueue.claims import Floors, Settlement
+from jobqueue.claims import Floors, Settlement, Turn
 from jobqueue.models import Attempt, Job
 from jobqueue.states import Status
 from jobqueue.stores import get as store_of
@@ -106,7 +106,7 @@ class TestClaimAboveAFloor:
     """Where the last claim ended, the next one starts; one without floors sees everything."""
 
     def claim_above(self, floors: Floors) -> list[int]:
-        claims = lifecycle.claim("default", worker="w", limit=9, lease=MINUTE, floors=floors)
+        claims = lifecycle.claim([Turn("default", 9, floors)], worker="w", lease=MINUTE)
         return [claimed.id for claimed in claims]
 
     def test_takes_what_comes_after_it_best_first(self) -> None:

@@ -27,6 +27,7 @@ from demo_project.orders.demo.shop import Shop
 from demo_project.orders.management.commands.demo import Command
 from demo_project.orders.models import Customer, Document, Order
 from jobqueue import lifecycle
+from jobqueue.claims import Turn
 from jobqueue.models import Attempt, DeadLetter, Job
 from jobqueue.querysets import ago
 from jobqueue.states import Outcome, Status
@@ -69,7 +70,7 @@ def lose_an_attempt(run: Evidence) -> None:
     """Let the lease of a claim run out, and its worker note in its log that it was refused."""
     worker = f"{run.run}-w01"
     span = timedelta(seconds=60)
-    [claim] = lifecycle.claim("mail", worker=worker, limit=1, lease=span)
+    [claim] = lifecycle.claim([Turn("mail", 1)], worker=worker, lease=span)
     Job.objects.filter(pk=claim.id).update(
         claimed_at=ago(2 * span), claimed_until=ago(span), enqueued_at=ago(3 * span)
     )

@@ -28,7 +28,26 @@ def failure_of(function: Callable[..., Any], *args: Any) -> Failure:
     raise AssertionError("it did not raise")
 
 
+def say_more() -> NoReturn:
+    error = ValueError("two\nlines")
+    error.add_note("and a note")
+    raise error
+
+
+def misspell() -> None:
+    compile("1 +", "formula", "eval")
+
+
 class TestDescribe:
+    @pytest.mark.parametrize("function", [fail, say_more, misspell, recurse])
+    def test_shows_a_lone_error_as_python_does(
+        self, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The short cut leaves nothing out that the traceback module would say."""
+        short = failure_of(function).traceback
+        monkeypatch.setattr(failures, "_stands_alone", lambda _: False)
+        assert short == failure_of(function).traceback
+
     def test_names_class_message_and_place(self) -> None:
         failure = failure_of(fail, "out of stock")
         assert (failure.error_class, failure.message) == ("RuntimeError", "out of stock")

@@ -280,14 +280,14 @@ class TestPromote:
     def test_twice_at_once_promotes_each_once(self, second_connection: OtherConnection) -> None:
         JobFactory.create_batch(3, scheduled=True, due_in=-MINUTE)
         with transaction.atomic():
-            assert lifecycle.promote(limit=2) == 2
-            assert second_connection.run(lifecycle.promote) == 1
+            assert lifecycle.promote(limit=2).total() == 2
+            assert second_connection.run(lifecycle.promote).total() == 1
 
     def test_passes_by_what_is_being_cancelled(self, second_connection: OtherConnection) -> None:
         job = JobFactory(scheduled=True, due_in=-MINUTE)
         with transaction.atomic():
             lifecycle.cancel([job.pk])
-            assert second_connection.run(lifecycle.promote) == 0
+            assert second_connection.run(lifecycle.promote).total() == 0
         assert verbs.where(job.pk) == "cancelled"
 
     def test_meanwhile_run_now_finds_nothing_left_to_do(

@@ -20,20 +20,20 @@ class TestPromote:
     def test_makes_pending_what_is_due(self) -> None:
         due = JobFactory(scheduled=True, due_in=-MINUTE)
         later = JobFactory(scheduled=True, due_in=MINUTE)
-        assert lifecycle.promote() == 1
+        assert lifecycle.promote().total() == 1
         assert [verbs.where(job.pk) for job in (due, later)] == ["pending", "scheduled"]
 
     def test_takes_the_longest_due_first(self) -> None:
         newer = JobFactory(scheduled=True, due_in=-MINUTE)
         older = JobFactory(scheduled=True, due_in=-2 * MINUTE)
-        assert lifecycle.promote(limit=1) == 1
+        assert lifecycle.promote(limit=1).total() == 1
         assert [verbs.where(job.pk) for job in (older, newer)] == ["pending", "scheduled"]
 
     def test_leaves_everything_else_alone(self) -> None:
         for state in ("claimed", "succeeded", "cancelled"):
             JobFactory(**{state: True})
         before = verbs.everything()
-        assert lifecycle.promote() == 0
+        assert lifecycle.promote().total() == 0
         assert verbs.everything() == before
 
     def test_keeps_the_time_at_which_the_job_was_due(self) -> None:

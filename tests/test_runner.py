@@ -178,7 +178,7 @@ class TestInstructions:
     @pytest.mark.parametrize("task", [tasks.retry, tasks.snooze])
     def test_a_negative_delay_means_at_once(self, task: Any) -> None:
         run(task, -5)
-        assert lifecycle.promote() == 1
+        assert lifecycle.promote().total() == 1
 
 
 class TestContext:

@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from pytest_django import DjangoDbBlocker
 
 from jobqueue import lifecycle, stores
-from jobqueue.claims import Claim
+from jobqueue.claims import Claim, Turn
 from jobqueue.models import Job
 from tests import verbs
 from tests.factories import JobFactory
@@ -132,8 +132,11 @@ def statements(claims: list[Claim]) -> dict[str, Callable[[], Any]]:
     results = [verbs.succeeded(claimed, result="1") for claimed in claims]
     return {
         "claim": lambda: verbs.claim(10, queue_name="queue-2"),
+        "claim from many": lambda: lifecycle.claim(
+            [Turn(f"queue-{number}", number) for number in range(1, 8)], worker="w", lease=hour
+        ),
         "claim above": lambda: lifecycle.claim(
-            "queue-1", worker="w", limit=10, lease=hour, floors=floors
+            [Turn("queue-1", 10, floors), Turn("queue-2", 5, floors)], worker="w", lease=hour
         ),
         "look": lifecycle.look,
         "promote": lifecycle.promote,
@@ -165,17 +168,21 @@ def assert_reads_no_table_from_end_to_end(plan: Plan) -> None:
 
 
 class TestClaim:
-    def test_walks_its_index(self, plans: dict[str, Plan]) -> None:
+    @pytest.fixture(params=["claim", "claim from many"])
+    def plan(self, request: pytest.FixtureRequest, plans: dict[str, Plan]) -> Plan:
+        return plans[request.param]
+
+    def test_walks_its_index(self, plan: Plan) -> None:
         """C-63 to C-65: pending jobs only, in the order in which they are wanted."""
-        assert indexes(plans["claim"]) == {"pending", "pkey"}
-        assert_reads_no_table_from_end_to_end(plans["claim"])
+        assert indexes(plan) == {"pending", "pkey"}
+        assert_reads_no_table_from_end_to_end(plan)
 
-    def test_sorts_nothing_but_the_rows_that_it_returns(self, plans: dict[str, Plan]) -> None:
-        assert sorted_nodes(plans["claim"]) == ["CTE Scan"]
+    def test_sorts_nothing_but_the_rows_that_it_returns(self, plan: Plan) -> None:
+        assert sorted_nodes(plan) == ["CTE Scan"]
 
-    def test_finds_the_rows_to_claim_one_by_one(self, plans: dict[str, Plan]) -> None:
+    def test_finds_the_rows_to_claim_one_by_one(self, plan: Plan) -> None:
         """A bitmap would read every pending job of the queue to sort them."""
-        [scan] = [each for each in scans(plans["claim"]) if each.index == "jobqueue_job_pending"]
+        [scan] = [each for each in scans(plan) if each.index == "jobqueue_job_pending"]
         assert scan.how in ("Index Scan", "Index Only Scan")
 
     def test_above_a_floor_walks_its_index_too(self, plans: dict[str, Plan]) -> None:

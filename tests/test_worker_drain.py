@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue import enqueue_many, lifecycle
+from jobqueue.claims import Turn
 from jobqueue.models import Attempt, Job
 from jobqueue.models import Worker as WorkerRow
 from jobqueue.states import Outcome, Status
@@ -58,7 +59,7 @@ class TestTheFirstSignal:
         late = tasks.leave_row.enqueue("late")
         wait_until(lambda: Job.objects.pending().count() == 6)
         assert {state(job) for job in [*waiting, late]} == {(Status.PENDING, 0)}
-        claims = lifecycle.claim("default", worker="other", limit=10, lease=timedelta(minutes=1))
+        claims = lifecycle.claim([Turn("default", 10)], worker="other", lease=timedelta(minutes=1))
         assert [claim.id for claim in claims] == [*(job.pk for job in waiting), late.pk]
         gate.open()
         assert worker.wait() == 0
@@ -137,7 +138,7 @@ class TestGivingUp:
         assert job.max_attempts == 2
         attempts = Attempt.objects.of(job.pk)
         assert [attempt.outcome for attempt in attempts] == [Outcome.INTERRUPTED]
-        [claim] = lifecycle.claim("default", worker="b", limit=1, lease=timedelta(minutes=1))
+        [claim] = lifecycle.claim([Turn("default", 1)], worker="b", lease=timedelta(minutes=1))
         assert claim.id == job.pk
         assert not marks.read("end")
         assert "Traceback" not in worker.output

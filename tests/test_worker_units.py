@@ -12,7 +12,7 @@ import pytest
 from django.db import DataError, OperationalError
 
 from jobqueue import enqueue_many, lifecycle
-from jobqueue.claims import Claim, Lease, Settlement
+from jobqueue.claims import Claim, Lease, Settlement, Turn
 from jobqueue.lifecycle.alias import BATCH
 from jobqueue.models import Attempt, Job
 from jobqueue.models import Worker as WorkerRow
@@ -48,7 +48,7 @@ def leases(*ids: int, queue_name: str = "default") -> list[Lease]:
 
 def claimed(*jobs: Job, worker: str = "me") -> list[Lease]:
     """Claim these jobs, the only pending ones."""
-    claims = lifecycle.claim("default", worker=worker, limit=len(jobs), lease=MINUTE)
+    claims = lifecycle.claim([Turn("default", len(jobs))], worker=worker, lease=MINUTE)
     assert {claim.id for claim in claims} == {job.pk for job in jobs}
     return [lease_on(claim) for claim in claims]
 

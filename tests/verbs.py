@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection
 
 from jobqueue import lifecycle
-from jobqueue.claims import Claim, Failure, Lease, Settlement
+from jobqueue.claims import Claim, Failure, Lease, Settlement, Turn
 from jobqueue.models import Attempt, DeadLetter, Job
 from jobqueue.querysets import ago
 from jobqueue.runner import Attempt as Run
@@ -23,7 +23,7 @@ FAILURE = Failure("RuntimeError", "failed", "Traceback", "0123456789abcdef")
 
 def claim(limit: int = 1, *, queue_name: str = "default", worker: str = "worker-a") -> list[Claim]:
     """Claim up to ``limit`` jobs for a minute."""
-    return lifecycle.claim(queue_name, worker=worker, limit=limit, lease=LEASE)
+    return lifecycle.claim([Turn(queue_name, limit)], worker=worker, lease=LEASE)
 
 
 def claim_one(*, queue_name: str = "default", worker: str = "worker-a") -> Claim:

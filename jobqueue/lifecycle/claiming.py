@@ -7,32 +7,25 @@ from datetime import timedelta
 from time import monotonic
 
 from jobqueue import registry
-from jobqueue.claims import Claim, Floors, Lease
+from jobqueue.claims import Claim, Lease, Turn
 from jobqueue.lifecycle.alias import store
 
 
 def claim(
-    queue_name: str,
-    *,
-    worker: str,
-    limit: int,
-    lease: timedelta,
-    floors: Floors | None = None,
-    using: str | None = None,
+    turns: Sequence[Turn], *, worker: str, lease: timedelta, using: str | None = None
 ) -> list[Claim]:
-    """Take up to ``limit`` pending jobs of a queue for ``worker``, a lease and an attempt each.
+    """Take pending jobs for ``worker`` from each queue in turn, a lease and an attempt each.
 
-    ``lease`` is for tasks that set none of their own. ``floors`` say where the last claim ended, to
-    start from there: jobs below, and other priorities, are then left to a claim without floors.
+    ``lease`` is for tasks that set none of their own. The jobs come in the order of the turns, and
+    within a turn the best first.
     """
-    return store(using).claim(
-        queue_name,
-        worker=worker,
-        limit=limit,
-        lease=lease.total_seconds(),
-        leases=registry.leases(),
-        floors=floors or {},
+    claims = store(using).claim(
+        turns, worker=worker, lease=lease.total_seconds(), leases=registry.leases()
     )
+    if len(turns) > 1:
+        places = {turn.queue_name: place for place, turn in enumerate(turns)}
+        claims.sort(key=lambda claim: places[claim.queue_name])
+    return claims
 
 
 def extend(leases: Sequence[Lease], *, using: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from itertools import repeat
 from time import monotonic
@@ -23,9 +24,9 @@ def look(*, using: str | None = None) -> Look:
     return store(using).look()
 
 
-def promote(*, limit: int = BATCH, using: str | None = None) -> int:
-    """Make scheduled jobs that are due pending; return how many."""
-    return store(using).promote(limit=limit)
+def promote(*, limit: int = BATCH, using: str | None = None) -> Counter[str]:
+    """Make scheduled jobs that are due pending; return how many of each queue."""
+    return Counter(store(using).promote(limit=limit))
 
 
 def rescue(*, limit: int = BATCH, using: str | None = None) -> int:

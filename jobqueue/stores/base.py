@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from django.db import connections, transaction
 from django.db.models import Model, QuerySet
 
-from jobqueue.claims import Claim, Floors, JobRequest, Key, Lease, Settlement
+from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
 from jobqueue.models import DeadLetter, Job
 
 M = TypeVar("M", bound=Model)
@@ -103,19 +103,12 @@ class Store(ABC):
 
     @abstractmethod
     def claim(
-        self,
-        queue_name: str,
-        *,
-        worker: str,
-        limit: int,
-        lease: float,
-        leases: Mapping[str, float],
-        floors: Floors,
+        self, turns: Sequence[Turn], *, worker: str, lease: float, leases: Mapping[str, float]
     ) -> list[Claim]:
-        """Take up to ``limit`` pending jobs of one queue, best first, and count an attempt of each.
+        """Take pending jobs of each queue, best first, and count an attempt of each.
 
-        ``lease`` is in seconds; ``leases`` has the tasks with one of their own. A store may look
-        only above the ``floors``, and only in the priorities that they name; empty: everywhere.
+        ``lease`` is in seconds; ``leases`` has the tasks with one of their own. The jobs of one
+        queue come in their order; which queue comes first is open. A store may ignore floors.
         """
 
     @abstractmethod
@@ -150,8 +143,8 @@ class Store(ABC):
         """Delete claimed jobs that succeeded, where succeeded jobs are not kept."""
 
     @abstractmethod
-    def promote(self, *, limit: int) -> int:
-        """Make scheduled jobs that are due pending, the longest due first; return how many."""
+    def promote(self, *, limit: int) -> list[str]:
+        """Make scheduled jobs that are due pending, the longest due first; return their queues."""
 
     @abstractmethod
     def lock_expired(self, *, limit: int) -> list[Expired]:

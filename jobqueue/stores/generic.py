@@ -22,7 +22,7 @@ from django.db.models import (
 )
 from django.db.models.functions import Cast, Least, Now
 
-from jobqueue.claims import Claim, Floors, JobRequest, Key, Lease, Settlement
+from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
 from jobqueue.models import MAX_LAST_ERROR, Attempt, Job
 from jobqueue.querysets import JobQuerySet, ago, from_now
 from jobqueue.states import Outcome, Status
@@ -59,19 +59,10 @@ class GenericStore(Store):
         return [job.pk for job in jobs]
 
     def claim(
-        self,
-        queue_name: str,
-        *,
-        worker: str,
-        limit: int,
-        lease: float,
-        leases: Mapping[str, float],
-        floors: Floors,
+        self, turns: Sequence[Turn], *, worker: str, lease: float, leases: Mapping[str, float]
     ) -> list[Claim]:
-        best = self._jobs().pending().filter(queue_name=queue_name)
-        best = best.order_by("-priority", "run_after", "id")
         with self.transaction():
-            rows = list(self.lock(best, skip_locked=True).values("pk", "task")[:limit])
+            rows = [row for turn in turns for row in self._lock_best(turn)]
             for span, ids in _by_span(rows, lease, leases).items():
                 self._jobs().filter(pk__in=ids).update(
                     status=Status.CLAIMED,
@@ -82,6 +73,11 @@ class GenericStore(Store):
                     claimed_until=from_now(timedelta(seconds=span)),
                 )
             return self._read_claims([row["pk"] for row in rows])
+
+    def _lock_best(self, turn: Turn) -> list[Any]:
+        best = self._jobs().pending().filter(queue_name=turn.queue_name)
+        best = best.order_by("-priority", "run_after", "id")
+        return list(self.lock(best, skip_locked=True).values("pk", "task")[: turn.limit])
 
     def _read_claims(self, ids: Sequence[int]) -> list[Claim]:
         claimed = self._jobs().filter(pk__in=ids).order_by("-priority", "run_after", "id")
@@ -147,11 +143,12 @@ class GenericStore(Store):
             _as_attempt(each) for each in settlements if each.outcome != Outcome.RELEASED
         )
 
-    def promote(self, *, limit: int) -> int:
+    def promote(self, *, limit: int) -> list[str]:
         with self.transaction():
             due = self.lock(self._jobs().due().order_by("run_after"), skip_locked=True)
-            ids = list(due.values_list("pk", flat=True)[:limit])
-            return self._jobs().filter(pk__in=ids).update(status=Status.PENDING)
+            rows = list(due.values_list("pk", "queue_name")[:limit])
+            self._jobs().filter(pk__in=[pk for pk, _ in rows]).update(status=Status.PENDING)
+        return [queue_name for _, queue_name in rows]
 
     def lock_expired(self, *, limit: int) -> list[Expired]:
         expired = self.lock(self._jobs().expired().order_by("pk"), skip_locked=True)

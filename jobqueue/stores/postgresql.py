@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import connections
 
-from jobqueue.claims import Claim, Floors, JobRequest, Key, Lease, Settlement
+from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
 from jobqueue.states import Status
 from jobqueue.stores import statements
 from jobqueue.stores.base import Expired, Inserted, Look, Store
@@ -63,28 +63,17 @@ class PostgreSQLStore(Store):
         return list(ids)
 
     def claim(
-        self,
-        queue_name: str,
-        *,
-        worker: str,
-        limit: int,
-        lease: float,
-        leases: Mapping[str, float],
-        floors: Floors,
+        self, turns: Sequence[Turn], *, worker: str, lease: float, leases: Mapping[str, float]
     ) -> list[Claim]:
-        lanes = sorted(floors.items(), reverse=True)
-        parameters = {
-            "queue_name": queue_name,
-            "worker": worker,
-            "limit": limit,
-            "lease": lease,
-            "leases": json.dumps(leases),
-            "priorities": [priority for priority, _ in lanes],
-            "run_afters": [run_after for _, (run_after, _) in lanes],
-            "ids": [id_ for _, (_, id_) in lanes],
-        }
-        statement = statements.CLAIM_ABOVE if lanes else statements.CLAIM
-        return [Claim._make(row) for row in self._fetch(statement, parameters)]
+        claims: list[Claim] = []
+        shared = {"worker": worker, "lease": lease, "leases": json.dumps(leases)}
+        if anywhere := [turn for turn in turns if not turn.floors]:
+            parameters = shared | _queues(anywhere)
+            claims += map(Claim._make, self._fetch(statements.CLAIM, parameters))
+        if above := [turn for turn in turns if turn.floors]:
+            parameters = shared | _queues(above) | _lanes(above)
+            claims += map(Claim._make, self._fetch(statements.CLAIM_ABOVE, parameters))
+        return claims
 
     def extend(self, leases: Sequence[Lease]) -> dict[Key, bool]:
         given = {
@@ -137,10 +126,8 @@ class PostgreSQLStore(Store):
         }
         return self._fetch(statement, parameters)
 
-    def promote(self, *, limit: int) -> int:
-        with connections[self.using].cursor() as cursor:
-            cursor.execute(statements.PROMOTE, {"limit": limit})
-            return int(cursor.rowcount)
+    def promote(self, *, limit: int) -> list[str]:
+        return [name for (name,) in self._fetch(statements.PROMOTE, {"limit": limit})]
 
     def lock_expired(self, *, limit: int) -> list[Expired]:
         rows = self._fetch(statements.LOCK_EXPIRED, {"limit": limit})
@@ -148,6 +135,24 @@ class PostgreSQLStore(Store):
 
     def look(self) -> Look:
         return Look._make(self._fetch(statements.LOOK)[0])
+
+
+def _queues(turns: Sequence[Turn]) -> dict[str, Any]:
+    return {
+        "queue_names": [turn.queue_name for turn in turns],
+        "limits": [turn.limit for turn in turns],
+        "most": max(turn.limit for turn in turns),
+    }
+
+
+def _lanes(turns: Sequence[Turn]) -> dict[str, Any]:
+    lanes = [
+        (turn.queue_name, priority, *floor)
+        for turn in turns
+        for priority, floor in sorted(turn.floors.items(), reverse=True)
+    ]
+    names = ("lane_names", "priorities", "run_afters", "ids")
+    return dict(zip(names, map(list, zip(*lanes, strict=True)), strict=True))
 
 
 def _as_rows(ids: Iterable[int], requests: Iterable[JobRequest], now: datetime) -> Iterator[str]:

@@ -81,35 +81,50 @@ SELECT {_CLAIM.replace("run_after", "run_after::text")} FROM claimed
 ORDER BY claimed.priority DESC, claimed.run_after, claimed.id
 """
 
-# The ORDER BY is the index: nothing is sorted, and only what is taken is read.
+# Each queue has its turn. The ORDER BY is the index: nothing is sorted, and only what is taken is
+# read and locked. "most" is no less than any queue's limit: it is there for the planner, which
+# takes a limit that it does not know for a tenth of the table.
 CLAIM = _CLAIM_THESE.format(
     these="""
-        SELECT id FROM jobqueue_job
-        WHERE status = 'pending' AND queue_name = %(queue_name)s
-        ORDER BY priority DESC, run_after, id
-        LIMIT %(limit)s
-        FOR NO KEY UPDATE SKIP LOCKED
+        SELECT due.id
+        FROM unnest(%(queue_names)s::text[], %(limits)s::int8[]) AS turn (queue_name, quota),
+            LATERAL (
+                SELECT best.id FROM (
+                    SELECT job.id FROM jobqueue_job AS job
+                    WHERE job.status = 'pending' AND job.queue_name = turn.queue_name
+                    ORDER BY job.priority DESC, job.run_after, job.id
+                    LIMIT %(most)s
+                    FOR NO KEY UPDATE SKIP LOCKED
+                ) AS best
+                LIMIT turn.quota
+            ) AS due
     """
 )
 
 # The same, from where the last claim ended in each priority's lane. While some old snapshot is
 # open, the index entries of jobs that are gone cannot be cleaned away, and to walk past them again
-# with every claim is what kills a queue. The lanes are given and read best first.
+# with every claim is what kills a queue. The lanes of a queue are given and read best first.
 CLAIM_ABOVE = _CLAIM_THESE.format(
     these="""
         SELECT due.id
-        FROM unnest(%(priorities)s::int2[], %(run_afters)s::timestamptz[], %(ids)s::int8[])
-                AS lane (priority, run_after, id),
+        FROM unnest(%(queue_names)s::text[], %(limits)s::int8[]) AS turn (queue_name, quota),
             LATERAL (
-                SELECT job.id FROM jobqueue_job AS job
-                WHERE job.status = 'pending' AND job.queue_name = %(queue_name)s
-                    AND job.priority = lane.priority
-                    AND (job.run_after, job.id) > (lane.run_after, lane.id)
-                ORDER BY job.run_after, job.id
-                LIMIT %(limit)s
-                FOR NO KEY UPDATE SKIP LOCKED
+                SELECT best.id
+                FROM unnest(%(lane_names)s::text[], %(priorities)s::int2[],
+                        %(run_afters)s::timestamptz[], %(ids)s::int8[])
+                        AS lane (queue_name, priority, run_after, id),
+                    LATERAL (
+                        SELECT job.id FROM jobqueue_job AS job
+                        WHERE job.status = 'pending' AND job.queue_name = turn.queue_name
+                            AND job.priority = lane.priority
+                            AND (job.run_after, job.id) > (lane.run_after, lane.id)
+                        ORDER BY job.run_after, job.id
+                        LIMIT %(most)s
+                        FOR NO KEY UPDATE SKIP LOCKED
+                    ) AS best
+                WHERE lane.queue_name = turn.queue_name
+                LIMIT turn.quota
             ) AS due
-        LIMIT %(limit)s
     """
 )
 
@@ -243,6 +258,7 @@ WHERE id = ANY (ARRAY(
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
 ))
+RETURNING queue_name
 """
 
 LOCK_EXPIRED = f"""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from time import monotonic
 from typing import Any
 
 from jobqueue import lifecycle, registry
-from jobqueue.claims import Claim, Lease
+from jobqueue.claims import Claim, Lease, Turn
 from jobqueue.lifecycle.alias import BATCH
 from jobqueue.worker import settler as settling
 from jobqueue.worker.caution import Caution
@@ -19,9 +20,6 @@ from jobqueue.worker.settler import Settler
 
 #: How long a claimed job may wait for a thread before it is handed back, in seconds.
 STALE = 1.0
-
-#: Quick jobs are taken from one queue so many at a time, however many queues there are.
-WORTH_A_STATEMENT = 100
 
 
 class Claimer:
@@ -39,23 +37,21 @@ class Claimer:
         #: Where the claims since the last look ended, by queue.
         self._floors: dict[str, dict[int, tuple[Any, int]]] = {}
         self.look_due = 0.0
-        #: Whether new jobs are announced to this worker.
-        self.hears_news = False
         #: How many more jobs may be taken; None: any number.
         self.allowance = options.max_jobs
 
     def look(self) -> None:
         """See which queues have jobs; promote and rescue what is due."""
-        look, promoted = lifecycle.look(using=self.using), 0
-        if look.has_due or look.has_expired:
-            promoted = lifecycle.promote(using=self.using)
+        look = lifecycle.look(using=self.using)
+        if look.has_expired:
             lifecycle.rescue(using=self.using)
             look = lifecycle.look(using=self.using)
-        self._update(look.queue_names)
+        promoted = lifecycle.promote(using=self.using) if look.has_due else Counter[str]()
+        self._update({*look.queue_names, *promoted})
         self._floors.clear()  # something may have come in below, or in another priority
         jitter = random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
         pause = self.options.poll_interval.total_seconds() * jitter
-        if promoted == BATCH:
+        if promoted.total() == BATCH:
             pause = 0.0  # a tide of retries would come in at one batch for each poll
         self.look_due = monotonic() + pause
 
@@ -72,14 +68,24 @@ class Claimer:
 
     def claim(self) -> int:
         """Take as many jobs as there is room for; return how many."""
-        queues, claimed = list(self.ready), 0
-        evenly = -(-self.room() // max(len(queues), 1))  # rounded up
-        portion = max(evenly, min(self.pace.prefetch, WORTH_A_STATEMENT))
-        for name in queues:
-            limit = min(portion, self.room(), self._room_of(name, portion))
-            if limit > 0:
-                claimed += self._claim_from(name, limit)
+        asked: set[str] = set()
+        claimed = 0
+        while turns := self._turns(asked):
+            claimed += self._claim(turns)
+            asked.update(turn.queue_name for turn in turns)
         return claimed
+
+    def _turns(self, asked: Collection[str]) -> list[Turn]:
+        """Share the room out among the queues that have not been asked yet."""
+        waiting, room = [name for name in self.ready if name not in asked], self.room()
+        turns = []
+        for number, name in enumerate(waiting):
+            evenly = -(-room // (len(waiting) - number))  # rounded up
+            limit = min(evenly, self._room_of(name, evenly))
+            if limit > 0:
+                turns.append(Turn(name, limit, self._floors.setdefault(name, {})))
+                room -= limit
+        return turns
 
     def room(self) -> int:
         """Return how many more jobs this worker may hold."""
@@ -106,34 +112,33 @@ class Claimer:
         share = self.options.share(queue_name)
         return portion if share is None else share - self.hand.count(queue_name)
 
-    def _claim_from(self, name: str, limit: int) -> int:
-        floors = self._floors.setdefault(name, {})
+    def _claim(self, turns: list[Turn]) -> int:
         sent = monotonic()
         claims = lifecycle.claim(
-            name,
-            worker=self.options.name,
-            limit=limit,
-            lease=self.options.lease,
-            floors=floors,
-            using=self.using,
+            turns, worker=self.options.name, lease=self.options.lease, using=self.using
         )
-        self._note_end_of(name, claims, is_full=len(claims) == limit)
+        found: dict[str, list[Claim]] = {turn.queue_name: [] for turn in turns}
+        for claim in claims:
+            found[claim.queue_name].append(claim)
+        for turn in turns:
+            self._note_end_of(turn, found[turn.queue_name])
         admitted = self.caution.admit(claims)
         self._take_in_hand(admitted, sent)
         if len(admitted) < len(claims):
             lifecycle.release(set(claims).difference(admitted), using=self.using)
-            self.note(name)
-            floors.clear()
+            self._floors.clear()
+            for turn in turns:
+                self.note(turn.queue_name)
         return len(claims)
 
-    def _note_end_of(self, name: str, claims: list[Claim], *, is_full: bool) -> None:
+    def _note_end_of(self, turn: Turn, claims: list[Claim]) -> None:
         """Decide whether and from where to ask this queue again, after the others had a turn."""
-        floors = self._floors[name]
+        name, floors = turn.queue_name, self._floors[turn.queue_name]
         self.ready.remove(name)
-        if is_full:
+        if len(claims) == turn.limit:
             self.ready.append(name)
             floors |= {claim.priority: (claim.run_after, claim.id) for claim in claims}
-        elif floors and not self.hears_news:
+        elif floors:
             self.ready.append(name)  # there may be more below, or in other priorities
             floors.clear()
 

@@ -108,8 +108,8 @@ class Worker:
 
     def _look_is_due(self) -> bool:
         """Whether to look now; a worker that listens need not between its polls."""
-        self.claimer.hears_news = self.presence.listens and self.listener.is_listening
-        if self.claimer.ready or self.claimer.hears_news:
+        hears_news = self.presence.listens and self.listener.is_listening
+        if self.claimer.ready or hears_news:
             return monotonic() >= self.claimer.look_due
         return True
 

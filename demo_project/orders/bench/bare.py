@@ -40,9 +40,10 @@ def connect() -> Any:
 def claim_parameters(limit: int) -> dict[str, Any]:
     """Return what the claim of no-op jobs is given."""
     return {
-        "queue_name": tasks.noop.queue_name,
+        "queue_names": [tasks.noop.queue_name],
+        "limits": [limit],
+        "most": limit,
         "worker": "bare",
-        "limit": limit,
         "lease": 60.0,
         "leases": "{}",
     }
