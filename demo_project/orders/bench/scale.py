@@ -18,7 +18,7 @@ class Scale:
     #: Jobs that pass under an open snapshot.
     passing: int = 40_000
     #: Jobs handed over one at a time, to see how long each waits.
-    samples: int = 40
+    samples: int = 60
     #: How long an idle worker is watched, and how long each turn of the producers takes, is a
     #: multiple of this.
     seconds: float = 2.0
