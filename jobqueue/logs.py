@@ -53,11 +53,7 @@ class ForegroundHandler(logging.StreamHandler[TextIO]):
             yield
         finally:
             self._collects_for = None
-            self.acquire()
-            try:
-                self._write()
-            finally:
-                self.release()
+            self.flush()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the line, after those that are kept; or keep it, too."""
@@ -66,13 +62,18 @@ class ForegroundHandler(logging.StreamHandler[TextIO]):
         except Exception:  # noqa: BLE001 - as in logging's own handlers
             self.handleError(record)
         if self._collects_for != threading.get_ident():
-            self._write()
-
-    def _write(self) -> None:
-        text, self._lines = "".join(self._lines), []
-        with suppress(OSError, ValueError):  # whoever watched has gone
-            self.stream.write(text)
             self.flush()
+
+    def flush(self) -> None:
+        """Write what is kept, whoever keeps it."""
+        self.acquire()
+        try:
+            text, self._lines = "".join(self._lines), []
+            with suppress(OSError, ValueError):  # whoever watched has gone
+                self.stream.write(text)
+                super().flush()
+        finally:
+            self.release()
 
 
 class _Formatter(logging.Formatter):
