@@ -35,21 +35,18 @@ def dumps(value: Any, *, name: str) -> str:
 
     ``name`` stands for the value in messages: ``args``, ``kwargs`` or ``result``.
     """
-    if not _is_plain(value):
-        check(value, name=name)
+    if _is_list_of_keys(value):
+        return str(value)
+    check(value, name=name)
     return _encode(value)
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether ``value`` is a list of numbers and text without anything to look at twice."""
+def _is_list_of_keys(value: Any) -> bool:
+    """Whether ``value`` is what most payloads are: whole numbers, which Python writes as JSON."""
     if type(value) is not list:
         return False
     for item in value:
-        kind = type(item)
-        if kind is int:
-            if not MIN_INTEGER <= item <= MAX_INTEGER:
-                return False
-        elif kind is not str or not item.isascii() or "\0" in item:
+        if type(item) is not int or not MIN_INTEGER <= item <= MAX_INTEGER:
             return False
     return True
 

@@ -18,6 +18,7 @@ import pytest
 from jobqueue import enqueue_many, lifecycle
 from jobqueue.claims import Claim, Turn
 from jobqueue.models import Attempt, Job
+from jobqueue.models import Worker as WorkerRow
 from jobqueue.states import Status
 from jobqueue.worker import Worker
 from jobqueue.worker.options import parse_queues
@@ -138,6 +139,40 @@ def most_at_once(marks: Marks, key: str) -> int:
         running += {"start": 1, "end": -1}[mark["event"]]
         most = max(most, running)
     return most
+
+
+@pytest.mark.postgresql
+class TestNotifications:
+    """C-69: only a worker that waits asks for them, since each costs whoever enqueues."""
+
+    def test_are_asked_for_by_an_idle_worker_and_not_by_one_with_a_backlog(self) -> None:
+        with running_worker(concurrency=2):
+            wait_until(is_told_of_jobs)
+            enqueue_many(tasks.slow.bind(0.005) for _ in range(1000))
+            wait_until(lambda: not is_told_of_jobs())
+            assert Job.objects.pending().exists()
+            Job.objects.pending().delete()
+            wait_until(is_told_of_jobs)
+
+    def test_are_not_needed_while_jobs_come_in_all_the_time(self) -> None:
+        """And no job waits for a poll meanwhile."""
+        with running_worker(poll_interval=timedelta(seconds=3)):
+            wait_until(is_told_of_jobs)
+            ids: list[int] = []
+
+            def enqueued_unannounced() -> bool:
+                ids.append(tasks.noop.enqueue().pk)
+                wait_until(lambda: is_done(ids[-1]))
+                return not is_told_of_jobs()
+
+            wait_until(enqueued_unannounced, doing="so many jobs in a row that it only asks")
+            ids.append(tasks.noop.enqueue().pk)
+            wait_until(lambda: is_done(ids[-1]))
+            wait_until(is_told_of_jobs)  # silence
+
+
+def is_told_of_jobs() -> bool:
+    return WorkerRow.objects.filter(listens=True).exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from time import monotonic
 from typing import Any
@@ -20,6 +20,8 @@ from jobqueue.worker.settler import Settler
 
 #: How long a claimed job may wait for a thread before it is handed back, in seconds.
 STALE = 1.0
+#: So many claims that found something within a second: jobs come in all the time.
+BUSY = 20
 
 
 class Claimer:
@@ -37,6 +39,8 @@ class Claimer:
         #: Where the claims since the last look ended, by queue.
         self._floors: dict[str, dict[int, tuple[Any, int]]] = {}
         self.look_due = 0.0
+        #: When the latest claims found something, on the monotonic clock.
+        self._finds: deque[float] = deque(maxlen=BUSY)
         #: How many more jobs may be taken; None: any number.
         self.allowance = options.max_jobs
 
@@ -87,6 +91,11 @@ class Claimer:
                 room -= limit
         return turns
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether jobs come in so often that it is cheaper to ask than to be told of each."""
+        return len(self._finds) == BUSY and monotonic() - self._finds[0] < 1.0
+
     def room(self) -> int:
         """Return how many more jobs this worker may hold."""
         held, unsettled = len(self.hand), len(self.settler)
@@ -117,6 +126,8 @@ class Claimer:
         claims = lifecycle.claim(
             turns, worker=self.options.name, lease=self.options.lease, using=self.using
         )
+        if claims:
+            self._finds.append(sent)
         found: dict[str, list[Claim]] = {turn.queue_name: [] for turn in turns}
         for claim in claims:
             found[claim.queue_name].append(claim)

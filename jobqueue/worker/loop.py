@@ -28,6 +28,8 @@ from jobqueue.worker.threads import Pause, start_thread
 #: Numbers of jobs in hand that are never reached: wake for a signal alone, or not even looked at.
 NOTHING, NEVER = -1, -2
 
+#: The pause between two looks while jobs come in all the time, in seconds.
+NAP = 0.01
 #: How long the threads may take to end when all is done, in seconds: their last statement.
 LEAVING = 2.0
 
@@ -61,6 +63,7 @@ class Worker:
         self.listener = Listener(using=self.using, on_news=self._heard)
         self._wakes: SimpleQueue[str | None] = SimpleQueue()  # with the name of a queue to ask
         self._wake_at = NEVER  # wake the main thread when no more jobs than this are in hand
+        self._turned = 0.0  # when the latest turn began, on the monotonic clock
         self._pause = Pause()
         self._threads: list[Thread] = []
 
@@ -94,6 +97,7 @@ class Worker:
     def turn(self) -> None:
         """Do one round: see what there is, take what there is room for, and rest."""
         reset_queries()  # grow for ever under DEBUG
+        self._turned = monotonic()
         with self._database_may_be_away():
             was_idle = self._is_idle()
             if self._look_is_due():
@@ -101,6 +105,8 @@ class Worker:
                 self.claimer.look()
                 self._listen_no_more_if_busy()
             claimed = self.claimer.claim()
+            if claimed > self.options.concurrency:  # more than it can run: there is a backlog
+                self._listen_no_more_if_busy()
             if was_idle and not claimed and self._is_done():
                 self.request_stop()
             else:
@@ -137,10 +143,18 @@ class Worker:
             self._wait_for_the_rest(self.options.poll_interval.total_seconds())
         elif self.options.until_empty:
             pass  # look again: everything is settled now
+        elif self.claimer.is_busy and self.listener.is_listening:
+            self._nap()
         elif self._begins_to_listen():
             self.claimer.look_due = 0.0  # a job may have come just before
         else:
             self._sleep(self.claimer.look_due - monotonic())
+
+    def _nap(self) -> None:
+        """Look again soon rather than have everyone who enqueues send a notification."""
+        if self.presence.listens:
+            self.presence.listen(False)
+        self._sleep(max(NAP, monotonic() - self._turned))  # no more than half of the time in SQL
 
     def _begins_to_listen(self) -> bool:
         """Ask for notifications, if they would arrive and are not asked for; whether it worked."""

@@ -18,6 +18,8 @@ from demo_project.orders.bench.figures import Figure
 from demo_project.orders.bench.scale import Scale, take_turns
 from jobqueue.models import Worker
 
+#: What keeps the worker busy from the start to the end, in jobs for each second.
+BACKLOG = 20_000
 LIMIT_NAME = "the same without the notification"
 #: A worker that never takes its mark off: whoever enqueues has to notify it.
 LISTENER = {"name": "bench-listener", "host": "", "pid": 1, "concurrency": 1, "listens": True}
@@ -48,7 +50,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def _rate(producers: Sequence[subprocess.Popen[str]], way: str, scale: Scale) -> float:
-    draining.load(scale.jobs)  # so that the worker is busy from the start
+    draining.load(round(BACKLOG * scale.seconds))
     for producer in producers:
         _of(producer.stdin).write(f"{way} {scale.seconds}\n")
         _of(producer.stdin).flush()
