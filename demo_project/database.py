@@ -22,11 +22,12 @@ SQLITE_FILE = CHECKOUT / ".demo" / "db.sqlite3"
 
 #: A worker must notice within seconds that its server is gone, not within the system's hours.
 POSTGRESQL_OPTIONS: dict[str, Any] = {
-    "connect_timeout": 10,
+    "connect_timeout": 5,
     "keepalives": 1,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
     "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
 }
 #: One writer at a time: take the write lock at BEGIN and wait for it, rather than fail at COMMIT.
 SQLITE_OPTIONS: dict[str, Any] = {

@@ -10,6 +10,7 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import get_commands
 from django.db import DEFAULT_DB_ALIAS, router
+from django.db.utils import load_backend
 
 from jobqueue import conf
 from jobqueue.models import Job
@@ -88,20 +89,54 @@ def check_database_alias(**_: Any) -> list[checks.CheckMessage]:
     ]
 
 
+#: The options without which libpq waits for ever, or for as long as the system does: what each is
+#: for, and values with which a worker notices within the default lease.
+_TIMEOUTS: dict[str, tuple[str, dict[str, int]]] = {
+    "connect_timeout": ("connect", {"connect_timeout": 5}),
+    "tcp_user_timeout": ("send", {"tcp_user_timeout": 15_000}),
+    "keepalives_idle": (
+        "wait for an answer",
+        {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3},
+    ),
+}
+
+
 @checks.register("jobqueue", deploy=True)
 def check_network_timeouts(**_: Any) -> list[checks.CheckMessage]:
     """Find database options under which a worker that is cut off would wait for ever."""
     database = settings.DATABASES.get(router.db_for_write(Job), {})
-    options, host = database.get("OPTIONS", {}), str(database.get("HOST", ""))
-    if not str(database.get("ENGINE", "")).endswith("postgresql") or not host or host[0] in "/@":
+    options = database.get("OPTIONS", {})
+    if not _is_postgresql_by_tcp(database) or "service" in options:
+        return []  # a service's file may well set them
+    missing = [name for name in _TIMEOUTS if not _is_set(options, name)]
+    if not missing:
         return []
-    if "tcp_user_timeout" in options or "keepalives_idle" in options:
-        return []
+    names, doing = ", ".join(missing), " or ".join(_TIMEOUTS[name][0] for name in missing)
+    advice = {key: value for name in missing for key, value in _TIMEOUTS[name][1].items()}
     return [
         checks.Warning(
-            "the database options set neither 'tcp_user_timeout' nor 'keepalives_idle': a worker "
-            "that is cut off from the database without a reset waits for ever",
-            hint="See 'Network' in the operations documentation of jobqueue.",
+            f"the database options leave out {names}: a worker that is cut off from the database "
+            f"without a reset would {doing} for minutes, or for ever",
+            hint=f"Add {advice} to its OPTIONS; see 'Network' in jobqueue's docs/operations.md.",
             id="jobqueue.W003",
         )
     ]
+
+
+def _is_postgresql_by_tcp(database: dict[str, Any]) -> bool:
+    options = database.get("OPTIONS", {})
+    given = database.get("HOST") or options.get("host") or options.get("hostaddr") or ""
+    hosts = [host.strip() for host in str(given).split(",")]
+    if not any(host and host[0] not in "/@" for host in hosts):
+        return False  # Unix sockets
+    backend: Any = load_backend(database["ENGINE"])
+    return bool(backend.DatabaseWrapper.vendor == "postgresql")
+
+
+def _is_set(options: dict[str, Any], name: str) -> bool:
+    if name == "keepalives_idle" and str(options.get("keepalives", 1)) == "0":
+        return False
+    try:
+        return int(options.get(name, 0)) > 0  # libpq takes less for "no limit"
+    except (TypeError, ValueError):
+        return False

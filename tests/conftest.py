@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -63,18 +63,22 @@ def worker_process(
 ) -> Iterator[Callable[..., WorkerProcess]]:
     """Start real workers: ``worker_process("--queues", "mail", ready=True, LANG="C")``.
 
-    ``ready`` waits until the worker says that it has started; what is written in capitals goes
-    into its environment. All of them are killed at the end of the test.
+    ``ready`` waits until the worker says that it has started; ``prefix`` is a command that runs
+    it; what is written in capitals goes into its environment. All of them are killed at the end of
+    the test.
     """
     workers: list[WorkerProcess] = []
     numbers = count(1)
 
-    def start(*arguments: str, ready: bool = True, **extra: str) -> WorkerProcess:
+    def start(
+        *arguments: str, ready: bool = True, prefix: Sequence[str] = (), **extra: str
+    ) -> WorkerProcess:
         number = next(numbers)
         worker = WorkerProcess(
             *arguments,
             log=tmp_path / f"worker-{number}.log",
             session=f"worker-{number}-{os.getpid()}",
+            prefix=prefix,
             **extra,
         )
         workers.append(worker)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -82,13 +82,15 @@ def manage(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
 class WorkerProcess:
     """A real ``manage.py runworker``; its log is a file, so that it never waits for a reader."""
 
-    def __init__(self, *arguments: str, log: Path, session: str, **extra: str) -> None:
+    def __init__(
+        self, *arguments: str, log: Path, session: str, prefix: Sequence[str] = (), **extra: str
+    ) -> None:
         self.log = log
         #: What PostgreSQL calls the connections of this process.
         self.session = session
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(CHECKOUT / "manage.py"), "runworker", *arguments],
+                [*prefix, sys.executable, str(CHECKOUT / "manage.py"), "runworker", *arguments],
                 cwd=CHECKOUT,
                 env=process_environment(PGAPPNAME=session, **extra),
                 stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -672,3 +672,48 @@ def exhaust_memory(*, megabytes: int, marks: str) -> int:
     """Allocate until the operating system refuses, a little at a time."""
     mark(marks, "start")
     return sum(len(piece) for piece in [bytearray(1_000_000) for _ in range(megabytes)])
+
+
+# Handlers on hosts whose network or clock is wrong.
+
+
+@task(backoff=AT_ONCE, takes_context=True)
+def hold_until_lost(context: JobContext, *, gate: str, marks: str) -> str:
+    """Watch the lease until it is lost, if it is, then wait at the gate of this attempt."""
+    mark(marks, "start", job=context.job_id, attempt=context.attempt)
+    own_gate = Path(f"{gate}.{context.attempt}")
+    deadline = time.monotonic() + PATIENCE
+    while not (context.lease_lost or own_gate.exists()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if context.lease_lost:
+        mark(marks, "lost", attempt=context.attempt, lease_ended=context.lease.ends)
+    wait_at(str(own_gate))
+    return f"attempt {context.attempt}"
+
+
+@task(backoff=AT_ONCE, takes_context=True)
+def wait_for_an_answer(context: JobContext, seconds: float, *, marks: str) -> None:
+    """Be in the middle of a statement, at the first attempt."""
+    mark(marks, "start", job=context.job_id, attempt=context.attempt)
+    if context.attempt > 1:
+        return
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(%s)", [seconds])
+    except django.db.Error:
+        mark(marks, "cut off", job=context.job_id)
+        raise
+
+
+@task
+def read_clock() -> float:
+    """Return what time this host believes it is."""
+    return time.time()
+
+
+@task(takes_context=True)
+def enqueue_for_later(context: JobContext, at: str, *, seconds: float) -> list[int]:
+    """Enqueue two jobs: for an instant that was given, and for some seconds from now."""
+    same_queue = leave_row.using(queue_name=context.claim.queue_name)
+    instant, span = datetime.fromisoformat(at), timedelta(seconds=seconds)
+    return [same_queue.using(run_after=when).enqueue(key="later").pk for when in (instant, span)]

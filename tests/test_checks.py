@@ -107,30 +107,74 @@ class TestDatabaseAlias:
         assert "'jobs'" in found()["jobqueue.W002"]
 
 
-class TestNetworkTimeouts:
-    def message(self, monkeypatch: pytest.MonkeyPatch, **config: Any) -> str | None:
-        database = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {}, **config}
-        monkeypatch.setitem(django_settings.DATABASES, "default", database)
-        return found(deploy=True).get("jobqueue.W003")
+ALL_TIMEOUTS = {"connect_timeout": 5, "tcp_user_timeout": "15000", "keepalives_idle": 10}
 
-    def test_that_are_missing_are_told_at_deploy(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert "tcp_user_timeout" in str(self.message(monkeypatch, HOST="db.example"))
+
+class TestNetworkTimeouts:
+    def check(self, monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[checks.CheckMessage]:
+        database = {
+            "ENGINE": "django.db.backends.postgresql", "HOST": "db.example", "OPTIONS": {}, **config
+        }  # fmt: skip
+        monkeypatch.setitem(django_settings.DATABASES, "default", database)
+        return ours.check_network_timeouts()
+
+    def test_that_are_missing_are_told_at_deploy_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.check(monkeypatch)
+        assert (
+            "connect_timeout, tcp_user_timeout, keepalives_idle"
+            in (found(deploy=True)["jobqueue.W003"])
+        )
         assert "jobqueue.W003" not in found()
+
+    @pytest.mark.parametrize("name", ALL_TIMEOUTS)
+    @pytest.mark.parametrize("value", [None, 0, "0", -1, "soon", []])
+    def test_that_are_set_but_for_one_are_told_with_what_to_add(
+        self, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        options = ALL_TIMEOUTS | {name: value}
+        [message] = self.check(monkeypatch, OPTIONS=options)
+        assert f"leave out {name}:" in message.msg
+        assert f"'{name}': " in str(message.hint)
+        assert not [each for each in ALL_TIMEOUTS if each != name and each in str(message.hint)]
+
+    def test_that_are_switched_off_are_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        [message] = self.check(monkeypatch, OPTIONS=ALL_TIMEOUTS | {"keepalives": 0})
+        assert "leave out keepalives_idle:" in message.msg
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            {"HOST": "127.0.0.1"},
+            {"HOST": "/run/postgresql,db.example"},
+            {"HOST": "", "OPTIONS": {"host": "db.example"}},
+            {"HOST": "", "OPTIONS": {"hostaddr": "192.0.2.7"}},
+            {"OPTIONS": {"pool": {"max_size": 9}}},
+        ],
+    )
+    def test_are_wanted_wherever_there_is_a_network(
+        self, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.check(monkeypatch, **config)
 
     @pytest.mark.parametrize(
         "config",
         [
             {"HOST": ""},
             {"HOST": "/run/postgresql"},
-            {"HOST": "db.example", "OPTIONS": {"tcp_user_timeout": 1000}},
-            {"HOST": "db.example", "OPTIONS": {"keepalives_idle": 30}},
-            {"HOST": "db.example", "ENGINE": "django.db.backends.sqlite3"},
+            {"HOST": "@abstract"},
+            {"HOST": "", "OPTIONS": {"service": "jobs"}},
+            {"OPTIONS": {"service": "jobs"}},
+            {"OPTIONS": ALL_TIMEOUTS},
+            {"OPTIONS": ALL_TIMEOUTS | {"pool": True}},
+            {"ENGINE": "django.db.backends.sqlite3"},
         ],
     )
     def test_that_are_set_or_not_needed_are_fine(
         self, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert self.message(monkeypatch, **config) is None
+        assert self.check(monkeypatch, **config) == []
 
 
 class TestDeploy:
