@@ -30,9 +30,12 @@ TRIED_EVERY = 30.0
 
 
 class Listener:
-    """A thread with a connection of its own that passes on the names of queues with new jobs."""
+    """A thread with a connection of its own that passes on the names of queues with new jobs.
 
-    def __init__(self, *, using: str, on_news: Callable[[str], None]) -> None:
+    ``on_news`` gets None when it begins to listen: what came before went unheard.
+    """
+
+    def __init__(self, *, using: str, on_news: Callable[[str | None], None]) -> None:
         self.using = using
         #: Whether notifications would reach this worker now; a notification of its own has.
         self.is_listening = False
@@ -115,5 +118,6 @@ class Listener:
                 if notification.channel == self._own_channel:
                     self.is_listening = True
                     self._pause.reset()
+                    self._on_news(None)
                 else:
                     self._on_news(notification.payload)

@@ -235,7 +235,9 @@ class Worker:
 
     # Called from the other threads
 
-    def _heard(self, queue_name: str) -> None:
+    def _heard(self, queue_name: str | None) -> None:
+        if queue_name is None:
+            self.claimer.look_due = 0.0  # what came before went unheard
         self._wakes.put(queue_name)
 
     def _finished(self) -> None:
