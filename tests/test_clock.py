@@ -25,6 +25,7 @@ SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 
 pytestmark = [
     pytest.mark.network,
+    pytest.mark.postgresql,  # SQLite has no clock but that of the process
     pytest.mark.django_db(transaction=True),
     pytest.mark.skipif(LIBRARY is None, reason="needs faketime"),
     pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["ahead", "behind"]),
