@@ -26,6 +26,11 @@ from tests.test_worker_lease import succeeded
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql]
 
 
+@pytest.fixture(autouse=True)
+def _ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "TICK", 0.1)
+
+
 class Unheard(Listener):
     """As behind a pooler that keeps the notifications: its own never arrives."""
 
