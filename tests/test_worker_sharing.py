@@ -159,7 +159,7 @@ class TestNotifications:
     ) -> None:
         """And no job waits for a poll meanwhile."""
         monkeypatch.setattr(claimer, "BUSY", 3)  # a second holds no more on a slow machine
-        with running_worker(poll_interval=timedelta(seconds=3)):
+        with running_worker(poll_interval=timedelta(minutes=10)):
             wait_until(is_told_of_jobs)
             ids: list[int] = []
 
