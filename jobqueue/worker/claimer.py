@@ -43,6 +43,17 @@ class Claimer:
         self._finds: deque[float] = deque(maxlen=BUSY)
         #: How many more jobs may be taken; None: any number.
         self.allowance = options.max_jobs
+        self._is_retired = False
+
+    @property
+    def has_served(self) -> bool:
+        """Whether this process takes no more jobs: it has had its number, or has been retired."""
+        return self._is_retired or self.allowance == 0
+
+    def retire(self) -> None:
+        """Take no more jobs, and hand back those that have not started."""
+        self._is_retired = True
+        self.release_waiting()
 
     def look(self) -> None:
         """See which queues have jobs; promote and rescue what is due."""
@@ -99,7 +110,7 @@ class Claimer:
     def room(self) -> int:
         """Return how many more jobs this worker may hold."""
         held, unsettled = len(self.hand), len(self.settler)
-        if unsettled > 2 * settling.MOST:
+        if unsettled > 2 * settling.MOST or self._is_retired:
             return 0
         room = self._capacity - held
         if self.caution.wants_to_be_alone:

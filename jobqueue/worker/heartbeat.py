@@ -15,6 +15,7 @@ from jobqueue.exceptions import TimedOut
 from jobqueue.runner import Attempt
 from jobqueue.worker.hand import Hand
 from jobqueue.worker.presence import Presence
+from jobqueue.worker.pulse import Pulse
 from jobqueue.worker.settler import Settler
 from jobqueue.worker.threads import Pause
 
@@ -71,6 +72,7 @@ class Heartbeat:
         self.presence = presence
         self.using = using
         self._on_stuck = on_stuck
+        self.pulse = Pulse("heartbeat")
         self._pokes: SimpleQueue[bool] = SimpleQueue()
         self._extend = Step(self._extend_due)
         self._beat = Step(presence.beat_if_due)
@@ -86,6 +88,7 @@ class Heartbeat:
     def work(self) -> None:
         """Beat until closed."""
         while self._rest():
+            self.pulse.beat()
             reset_queries()  # grow for ever under DEBUG
             self._end_overdue()
             self._extend.do()
@@ -93,8 +96,10 @@ class Heartbeat:
 
     def _rest(self) -> bool:
         """Wait until something is due; return False when closed."""
+        seconds = max(self._next_due() - monotonic(), 0.01)
+        self.pulse.beat(rests=seconds)
         try:
-            return self._pokes.get(timeout=max(self._next_due() - monotonic(), 0.01))
+            return self._pokes.get(timeout=seconds)
         except Empty:
             return True
 

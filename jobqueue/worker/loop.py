@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
@@ -13,6 +14,7 @@ from django.db import Error, close_old_connections, reset_queries
 from jobqueue import lifecycle, logs, signals
 from jobqueue.claims import Settlement
 from jobqueue.models import Worker as WorkerRow
+from jobqueue.worker import memory
 from jobqueue.worker.claimer import Claimer
 from jobqueue.worker.executor import Executor
 from jobqueue.worker.hand import Hand
@@ -21,6 +23,7 @@ from jobqueue.worker.janitor import Janitor
 from jobqueue.worker.listener import Listener
 from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.presence import Presence
+from jobqueue.worker.pulse import Contact, Pulse
 from jobqueue.worker.settler import Settler
 from jobqueue.worker.stopping import signals_caught
 from jobqueue.worker.threads import Pause, start_thread
@@ -40,6 +43,8 @@ class Worker:
     def __init__(self, options: WorkerOptions) -> None:
         self.options = options
         self.using = options.using
+        self.pulse = Pulse("main")
+        self.contact = Contact()
         self.hand = Hand()
         self.settler = Settler(using=self.using, on_settled=self._settled)
         self.claimer = Claimer(options, self.hand, self.settler)
@@ -61,6 +66,7 @@ class Worker:
         self.left_handlers_running = False
         self.janitor = Janitor(using=self.using)
         self.listener = Listener(using=self.using, on_news=self._heard)
+        self._has_settled = False
         self._wakes: SimpleQueue[str | None] = SimpleQueue()  # with the name of a queue to ask
         self._wake_at = NEVER  # wake the main thread when no more jobs than this are in hand
         self._turned = 0.0  # when the latest turn began, on the monotonic clock
@@ -70,6 +76,7 @@ class Worker:
     def run(self) -> int:
         """Work until asked to stop; return the exit code: 0 clean, 1 when leases were given up."""
         with signals_caught(self.request_stop):
+            self.pulse.beat()
             self._start()
             while not self.stop_requests:
                 self.turn()
@@ -85,17 +92,16 @@ class Worker:
         with self._database_may_be_away():
             self.presence.beat()  # the row that asks for notifications; later beats try again
         works = {"heartbeat": self.heartbeat.work, "settle": self.settler.work}
-        self._threads = [
-            start_thread(name, work, failed=self._fail) for name, work in works.items()
-        ]
-        self.executor.start(self.options.concurrency, failed=self._fail)
+        self._threads = [start_thread(name, work, failed=self.fail) for name, work in works.items()]
+        self.executor.start(self.options.concurrency, failed=self.fail)
         if not self.options.until_empty:
-            start_thread("listen", self.listener.work, failed=self._fail)
-            start_thread("prune", self.janitor.work, failed=self._fail)
+            start_thread("listen", self.listener.work, failed=self.fail)
+            start_thread("prune", self.janitor.work, failed=self.fail)
         signals.worker_started.send_robust(WorkerRow, worker=self)
 
     def turn(self) -> None:
         """Do one round: see what there is, take what there is room for, and rest."""
+        self.pulse.beat()
         reset_queries()  # grow for ever under DEBUG
         self._turned = monotonic()
         with self._database_may_be_away():
@@ -103,7 +109,9 @@ class Worker:
             if self._look_is_due():
                 self.claimer.release_stale()
                 self.claimer.look()
+                self.contact.answered()
                 self._listen_no_more_if_busy()
+            self._retire_if_too_large()
             claimed = self.claimer.claim()
             if claimed > self.options.concurrency:  # more than it can run: there is a backlog
                 self._listen_no_more_if_busy()
@@ -111,6 +119,16 @@ class Worker:
                 self.request_stop()
             else:
                 self._rest(claimed)
+
+    def _retire_if_too_large(self) -> None:
+        """End like one that has run its number of jobs; even a limit too low lets a job through."""
+        most = self.options.max_memory
+        if most is None or not self._has_settled or self.claimer.has_served:
+            return
+        used = (memory.resident() or 0) // memory.MEGABYTE
+        if used > most:
+            logs.event(logging.INFO, "worker.memory_exceeded", used_mb=used, max_mb=most)
+            self.claimer.retire()
 
     def _look_is_due(self) -> bool:
         """Whether to look now; a worker that listens need not between its polls."""
@@ -128,18 +146,18 @@ class Worker:
         return not len(self.hand) and not len(self.settler)
 
     def _is_done(self) -> bool:
-        if self.claimer.allowance == 0:
+        if self.claimer.has_served:
             return True
         return self.options.until_empty and not self.claimer.ready
 
     def _rest(self, claimed: int) -> None:
         """Sleep while there is nothing to claim, or too little room to be worth a statement."""
-        if self.claimer.ready and self.claimer.allowance != 0:
+        if self.claimer.ready and not self.claimer.has_served:
             refill_at = self.claimer.refill_at
             if not claimed:  # a queue's share is used up, or outcomes pile up unsettled
                 refill_at = min(refill_at, len(self.hand) - 1)
             self._sleep(self.claimer.look_due - monotonic(), wake_at=refill_at)
-        elif not self._is_idle() and (self.options.until_empty or self.claimer.allowance == 0):
+        elif not self._is_idle() and (self.options.until_empty or self.claimer.has_served):
             self._wait_for_the_rest(self.options.poll_interval.total_seconds())
         elif self.options.until_empty:
             pass  # look again: everything is settled now
@@ -166,6 +184,7 @@ class Worker:
     def _sleep(self, seconds: float, *, wake_at: int = NOTHING) -> None:
         """Wait until woken, or until no more than ``wake_at`` jobs are in hand."""
         self._wake_at = wake_at
+        self.pulse.beat(rests=seconds)
         with suppress(Empty):
             if len(self.hand) > wake_at:
                 self.claimer.note(self._wakes.get(timeout=max(seconds, 0.001)))
@@ -183,6 +202,7 @@ class Worker:
         try:
             yield
         except Error as error:
+            self.contact.failed()
             close_old_connections()  # Django goes on failing until this is called
             pause = self._pause.next()
             logs.problem("worker.database_away", error, retry_in_s=round(pause, 1))
@@ -246,15 +266,16 @@ class Worker:
             self._wakes.put(None)
 
     def _settled(self, settlements: list[Settlement]) -> None:
+        self._has_settled = True
         self.claimer.pace.observe(settlements)
         if self._wake_at != NEVER and not len(self.hand):
             self._wakes.put(None)
 
     def _stuck(self) -> None:
         self.left_handlers_running = True
-        self._fail()
+        self.fail()
 
-    def _fail(self) -> None:
+    def fail(self) -> None:
         """End the worker, since one of its threads is of no more use."""
         self.exit_code = 1
         self.request_stop()

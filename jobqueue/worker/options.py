@@ -12,6 +12,7 @@ from datetime import timedelta
 from jobqueue import conf
 from jobqueue.models import MAX_WORKER_NAME
 from jobqueue.options import MIN_LEASE, check_queue_name
+from jobqueue.worker import memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +31,15 @@ class WorkerOptions:
     poll_interval: timedelta = field(default_factory=lambda: conf.get().POLL_INTERVAL)
     until_empty: bool = False
     max_jobs: int | None = None
+    #: In megabytes of 1,000,000 bytes.
+    max_memory: int | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
         if self.max_jobs is not None and self.max_jobs < 1:
             raise ValueError(f"max-jobs must be at least 1, not {self.max_jobs}")
+        _check_max_memory(self.max_memory)
         if self.lease < MIN_LEASE:
             raise ValueError(
                 f"lease must be at least {MIN_LEASE.total_seconds():g} second, so that it can be "
@@ -67,6 +71,15 @@ class WorkerOptions:
     def share(self, queue_name: str) -> int | None:
         """Return how many jobs of the queue may run at once here; None: any number."""
         return self.queues.get(queue_name)
+
+
+def _check_max_memory(megabytes: int | None) -> None:
+    if megabytes is None:
+        return
+    if megabytes < 1:
+        raise ValueError(f"max-memory must be at least 1, not {megabytes}")
+    if memory.resident() is None:
+        raise ValueError("max-memory: this system does not say how much a process uses")
 
 
 def default_name() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from django.db import (
 
 from jobqueue import lifecycle, logs
 from jobqueue.claims import Failure, Key, Lease, Settlement
+from jobqueue.worker.pulse import Pulse
 from jobqueue.worker.threads import Pause
 
 #: Settlements in one statement: enough to share a commit, few enough to be brief.
@@ -41,6 +43,7 @@ class Settler:
 
     def __init__(self, *, using: str, on_settled: Callable[[list[Settlement]], None]) -> None:
         self.using = using
+        self.pulse = Pulse("settle")
         self._queue: SimpleQueue[Ended | None] = SimpleQueue()
         self._unsettled: dict[Key, Lease] = {}
         self._on_settled = on_settled
@@ -70,6 +73,7 @@ class Settler:
     def _take(self) -> list[Ended]:
         """Wait for an outcome and return all that are there; none when closed."""
         batch: list[Ended] = []
+        self.pulse.beat(rests=inf)
         ended = self._queue.get()
         while ended is not None:
             batch.append(ended)
@@ -87,6 +91,7 @@ class Settler:
         """Record a batch; while the database is away try again, until the leases have ended."""
         pause, again = Pause(), False
         while batch:
+            self.pulse.beat()
             try:
                 lifecycle.settle(
                     [ended.settlement for ended in batch], using=self.using, again=again
