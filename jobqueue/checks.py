@@ -12,7 +12,7 @@ from django.core.management import get_commands
 from django.db import DEFAULT_DB_ALIAS, router
 from django.db.utils import load_backend
 
-from jobqueue import conf
+from jobqueue import conf, failpoints
 from jobqueue.models import Job
 from jobqueue.options import MAX_SPAN, MIN_LEASE
 
@@ -140,3 +140,12 @@ def _is_set(options: dict[str, Any], name: str) -> bool:
         return int(options.get(name, 0)) > 0  # libpq takes less for "no limit"
     except (TypeError, ValueError):
         return False
+
+
+@checks.register("jobqueue", deploy=True)
+def check_failpoints(**_: Any) -> list[checks.CheckMessage]:
+    """Find an environment that makes the queue fail on purpose."""
+    if not failpoints.are_on():
+        return []
+    message = f"{failpoints.VARIABLE} is set: jobs fail on purpose"
+    return [checks.Error(message, hint="Unset it; it is for tests.", id="jobqueue.E003")]

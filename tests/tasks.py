@@ -719,3 +719,19 @@ def enqueue_for_later(context: JobContext, at: str, *, seconds: float) -> list[i
     same_queue = leave_row.using(queue_name=context.claim.queue_name)
     instant, span = datetime.fromisoformat(at), timedelta(seconds=seconds)
     return [same_queue.using(run_after=when).enqueue(key="later").pk for when in (instant, span)]
+
+
+# Handlers whose workers fail around them.
+
+
+@task(backoff=AT_ONCE, takes_context=True)
+def live(context: JobContext, life: str, *, marks: str) -> None:
+    """Lead one kind of life: plain, long, one that fails once, or one that is given up."""
+    mark(marks, "start", life=life, job=context.job_id, attempt=context.attempt)
+    if life == "long":
+        time.sleep(1.5)
+    if life == "fails once" and context.attempt == 1:
+        raise RuntimeError("once")
+    if life == "given up":
+        raise Discard("by design")
+    mark(marks, "end", life=life, job=context.job_id, attempt=context.attempt)

@@ -36,6 +36,7 @@ ORDER = (
     "jobqueue.migrations",
     "jobqueue.authorisation",
     "jobqueue.stores",
+    "jobqueue.failpoints",
     "jobqueue.signals",
     "jobqueue.logs",
     "jobqueue.lifecycle",

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from time import monotonic
 
-from jobqueue import registry
+from jobqueue import failpoints, registry
 from jobqueue.claims import Claim, Lease, Turn
 from jobqueue.lifecycle.alias import store
 
 
+@failpoints.around
 def claim(
     turns: Sequence[Turn], *, worker: str, lease: timedelta, using: str | None = None
 ) -> list[Claim]:
@@ -28,6 +29,7 @@ def claim(
     return claims
 
 
+@failpoints.around
 def extend(leases: Sequence[Lease], *, using: str | None = None) -> None:
     """Let each lease run its span from now; mark those lost, and those asked to be cancelled.
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django.db import transaction
 
-from jobqueue import conf, payload
+from jobqueue import conf, failpoints, payload
 from jobqueue.claims import JobRequest
 from jobqueue.context import inherited_correlation_id, inherited_trace
 from jobqueue.exceptions import InvalidJob
@@ -21,6 +21,7 @@ from jobqueue.stores.base import Inserted
 BULK = 10_000
 
 
+@failpoints.around
 def enqueue(call: Call, *, using: str | None = None) -> Job:
     """Write one job and return it; raise InvalidJob, before any SQL, if it could not be kept."""
     request = _request(call, _decide(call.task))
@@ -29,6 +30,7 @@ def enqueue(call: Call, *, using: str | None = None) -> Job:
     return _as_job(call, request, inserted, using)
 
 
+@failpoints.around
 def enqueue_many(calls: Iterable[Call], *, using: str | None = None) -> list[int]:
     """Write jobs, all or none, and return their ids in the order of the calls.
 

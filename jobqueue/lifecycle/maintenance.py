@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from jobqueue import conf
+from jobqueue import conf, failpoints
 from jobqueue.claims import Failure, Settlement
 from jobqueue.lifecycle.alias import BATCH, alias, store
 from jobqueue.lifecycle.settling import settle
@@ -24,11 +24,13 @@ def look(*, using: str | None = None) -> Look:
     return store(using).look()
 
 
+@failpoints.around
 def promote(*, limit: int = BATCH, using: str | None = None) -> Counter[str]:
     """Make scheduled jobs that are due pending; return how many of each queue."""
     return Counter(store(using).promote(limit=limit))
 
 
+@failpoints.around
 def rescue(*, limit: int = BATCH, using: str | None = None) -> int:
     """Take over jobs whose lease has run out; return how many.
 
@@ -55,6 +57,7 @@ def _lost(expired: Expired) -> Settlement:
     )
 
 
+@failpoints.around
 def prune(
     *, dry_run: bool = False, most_batches: int | None = None, using: str | None = None
 ) -> dict[str, int]:

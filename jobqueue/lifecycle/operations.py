@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 from django.db.models.functions import Now
 
+from jobqueue import failpoints
 from jobqueue.lifecycle.alias import alias, batches, store
 from jobqueue.models import DeadLetter, Job
 from jobqueue.states import Status
 
 
+@failpoints.around
 def cancel(job_ids: Iterable[int], *, using: str | None = None) -> int:
     """Cancel jobs; return how many there were to cancel.
 
@@ -31,6 +33,7 @@ def _cancel(job_ids: list[int], using: str) -> int:
         return asked + waiting.update(status=Status.CANCELLED, finished_at=Now())
 
 
+@failpoints.around
 def run_now(job_ids: Iterable[int], *, using: str | None = None) -> int:
     """Make scheduled jobs pending without waiting for their time; return how many."""
     jobs = Job.objects.using(alias(using)).scheduled()
@@ -40,6 +43,7 @@ def run_now(job_ids: Iterable[int], *, using: str | None = None) -> int:
     )
 
 
+@failpoints.around
 def replay(letter_ids: Iterable[int], *, using: str | None = None) -> list[int]:
     """Turn dead letters into pending jobs of the same id; return the ids that this call replayed.
 
@@ -59,6 +63,7 @@ def _replay(letter_ids: list[int], using: str) -> list[int]:
         return ids
 
 
+@failpoints.around
 def discard(letter_ids: Iterable[int], *, using: str | None = None) -> int:
     """Delete dead letters; return how many. Their attempts stay until they are pruned."""
     letters = DeadLetter.objects.using(alias(using))

@@ -9,7 +9,7 @@ from time import monotonic
 
 from django.db import transaction
 
-from jobqueue import conf, logs, signals
+from jobqueue import conf, failpoints, logs, signals
 from jobqueue.claims import NO_FAILURE, Claim, Key, Settlement
 from jobqueue.lifecycle.alias import alias, store
 from jobqueue.models import Attempt, Job
@@ -19,6 +19,7 @@ from jobqueue.stores.base import Store
 Write = Callable[[Sequence[Settlement]], set[Key]]
 
 
+@failpoints.around
 def settle(
     settlements: Sequence[Settlement], *, using: str | None = None, again: bool = False
 ) -> set[int]:
@@ -77,6 +78,7 @@ def _announce(settlements: Sequence[Settlement], settled: set[Key]) -> None:
         signal.send_robust(Job, settlement=settlement)
 
 
+@failpoints.around
 def release(claims: Iterable[Claim], *, using: str | None = None) -> set[int]:
     """Hand back claims whose handler was not started; their attempts are not counted."""
     now = monotonic()
@@ -84,6 +86,7 @@ def release(claims: Iterable[Claim], *, using: str | None = None) -> set[int]:
     return settle(released, using=using)
 
 
+@failpoints.around
 def interrupt(claims: Mapping[Claim, float], *, using: str | None = None) -> set[int]:
     """Give up claims whose handler still runs, at a forced exit; others may take them at once.
 

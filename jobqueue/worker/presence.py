@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from time import monotonic
 
 from django.db.models.functions import Now
 
+from jobqueue import failpoints
 from jobqueue.models import Worker as WorkerRow
 from jobqueue.states import WorkerState
 from jobqueue.worker.options import WorkerOptions
 
 #: The longest between two beats, in seconds.
 LONGEST = 20.0
+
+
+def _alias(presence: Presence) -> str:
+    return presence.options.using
 
 
 class Presence:
@@ -33,6 +39,7 @@ class Presence:
         if monotonic() >= self._due:
             self.beat()
 
+    @partial(failpoints.around, using=_alias)
     def beat(self) -> None:
         """Write the row with the database's time."""
         rows = WorkerRow.objects.using(self.options.using)
@@ -63,6 +70,7 @@ class Presence:
         self._state = WorkerState.DRAINING
         self._due = 0.0
 
+    @partial(failpoints.around, using=_alias)
     def leave(self) -> None:
         """Delete the row."""
         WorkerRow.objects.using(self.options.using).filter(name=self.options.name).delete()
