@@ -104,6 +104,8 @@ class Settlement:
     ``status`` is where the job goes; None means to the dead letters, for ``reason``. ``started``
     and ``finished`` are on this process's monotonic clock: the statement that records them turns
     them into the database's time by their age.
+
+    ``doubted`` is what may have been recorded instead, by a commit of which no answer came.
     """
 
     claim: Claim
@@ -115,6 +117,7 @@ class Settlement:
     failure: Failure = NO_FAILURE
     started: float = 0.0  # time.monotonic() of this process
     finished: float = 0.0
+    doubted: Settlement | None = None
 
     @property
     def duration(self) -> float:

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -60,6 +61,8 @@ class Attempt:
         self.is_settled = False
         #: Its outcome was recorded without it, since its handler could not be stopped.
         self.is_abandoned = False
+        #: What its own transaction recorded, until the commit of that is answered.
+        self.doubted: Settlement | None = None
         self._thread: int | None = None
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -71,7 +74,7 @@ class Attempt:
             # are gone afterwards.
             return Context().run(self._run)
         except BaseException as error:  # noqa: BLE001 - SystemExit is a failed attempt, too
-            return self._failed(error)
+            return replace(self._failed(error), doubted=self.doubted)
 
     def _failed(self, error: BaseException) -> Settlement:
         if isinstance(error, TimedOut) and not error.args:
@@ -135,6 +138,8 @@ class Attempt:
             settlement = self._run_plain(task, args, kwargs)
             if not lifecycle.settle([settlement], using=self.using):
                 raise LeaseLost(f"the lease on job {self.claim.id} was lost; its writes roll back")
+            self.doubted = settlement
+        self.doubted = None
         self.is_settled = True
         return settlement
 

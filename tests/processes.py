@@ -176,19 +176,20 @@ def terminate_sessions(name: str) -> int:
         return int(cursor.fetchone()[0])
 
 
+def lock_waits(*, using: str = "default") -> int:
+    """Return how many sessions of this database wait for a lock that another one holds."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return int(cursor.fetchone()[0])
+
+
 def wait_for_lock_wait(*, using: str = "default") -> None:
     """Wait until a session of this database really waits for a lock that another one holds."""
-
-    def waits() -> int:
-        with connections[using].cursor() as cursor:
-            cursor.execute("SELECT pg_stat_clear_snapshot()")
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            )
-            return int(cursor.fetchone()[0])
-
-    wait_until(waits, doing="a lock wait in pg_stat_activity")
+    wait_until(lambda: lock_waits(using=using), doing="a lock wait in pg_stat_activity")
 
 
 class OtherConnection:

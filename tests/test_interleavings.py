@@ -192,6 +192,20 @@ class TestCancel:
             assert lifecycle.cancel([second.pk]) == 1
         assert settling.result(PATIENCE) == {first.pk, second.pk}
 
+    def test_and_a_settle_of_several_kinds_cannot_wait_for_each_other(
+        self, second_connection: OtherConnection
+    ) -> None:
+        """Each kind is a statement of its own, and keeps no lock while the next one waits."""
+        first, second, third = ids = [job.pk for job in JobFactory.create_batch(3)]
+        claims = {claimed.id: claimed for claimed in verbs.claim(3)}
+        ends = [verbs.buried(claims[third]), verbs.succeeded(claims[second])]
+        ends.append(verbs.buried(claims[first]))
+        with transaction.atomic():
+            lifecycle.cancel([second])
+            settling = waiting(second_connection, lifecycle.settle, ends)
+            assert lifecycle.cancel([first, third]) == 0
+        assert settling.result(PATIENCE) == set(ids)
+
 
 class TestRescue:
     def test_meanwhile_settled_leaves_the_job_alone(

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -312,6 +313,19 @@ class TestGroup:
         again = [verbs.succeeded(first), verbs.succeeded(second)]
         assert lifecycle.settle(again, again=True) == {job.pk, other.pk}
         assert verbs.outcomes(job.pk) == ["succeeded"]
+
+    def test_an_outcome_that_is_doubted_is_what_counts_if_it_was_recorded(self) -> None:
+        """The commit of an atomic task gave no answer, so its attempt seems to have failed."""
+        job, other = JobFactory.create_batch(2)
+        first, second = verbs.claim(2)
+        lifecycle.settle([verbs.succeeded(first)])
+        failures = [
+            replace(verbs.retried(claimed), doubted=verbs.succeeded(claimed))
+            for claimed in (first, second)
+        ]
+        assert lifecycle.settle(failures) == {job.pk, other.pk}
+        assert verbs.outcomes(job.pk) == ["succeeded"]
+        assert verbs.outcomes(other.pk) == ["failed"]
 
     def test_sent_again_after_the_lease_was_lost_it_is_refused(self) -> None:
         JobFactory()

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from django.db import DataError, OperationalError
+from django.db import DataError, Error, OperationalError, transaction
 
 from jobqueue import enqueue_many, lifecycle
 from jobqueue.claims import Claim, Lease, Settlement, Turn
@@ -27,7 +27,7 @@ from jobqueue.worker.pace import MOST, Pace
 from jobqueue.worker.presence import Presence
 from jobqueue.worker.settler import Settler
 from jobqueue.worker.threads import Pause, start_thread
-from tests import tasks
+from tests import tasks, verbs
 from tests.factories import WorkerFactory
 from tests.in_process import running_worker
 from tests.processes import wait_until
@@ -253,6 +253,18 @@ class TestSettler:
         attempt = Attempt.objects.get(job_id=held[1].claim.id)
         assert attempt.error_class == "unrecordable"
 
+    def test_looks_up_what_was_recorded_before_the_next_kind_was_refused(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        held = claimed(*[tasks.noop.enqueue() for _ in range(2)])
+        ends = [succeeded(held[0]), verbs.buried(held[1].claim)]
+        with verbs.refusing("INSERT", "jobqueue_deadletter"), caplog.at_level("INFO"):
+            self.settle(list(zip(held, ends, strict=True)))
+        assert verbs.where(held[0].claim.id) == "succeeded"
+        assert f"job.succeeded job={held[0].claim.id} " in caplog.text
+        assert f"job.unrecorded job={held[1].claim.id} " in caplog.text
+        assert "job.lease_lost" not in caplog.text
+
 
 def claimer(**options: Any) -> Claimer:
     settler = Settler(using="default", on_settled=lambda _: None)
@@ -299,6 +311,20 @@ class TestClaimer:
         subject.release_stale()
         assert not len(hand)
         assert list(Job.objects.values_list("status", "attempts")) == [(Status.PENDING, 0)] * 3
+
+    def test_hands_back_with_the_next_look_what_an_error_kept_it_from(self) -> None:
+        """Otherwise a job that never ran would be lost, and dead if it had but one attempt."""
+        tasks.noop.using(max_attempts=1).enqueue()
+        subject = claimer()
+        subject.look()
+        assert subject.claim() == 1
+        refusing = verbs.refusing("UPDATE", "jobqueue_job")
+        with refusing, pytest.raises(Error), transaction.atomic():
+            subject.release_waiting()
+        assert Job.objects.get().status == Status.CLAIMED
+        subject.look()
+        assert list(Job.objects.values_list("status", "attempts")) == [(Status.PENDING, 0)]
+        assert subject.claim() == 1
 
     def test_promotes_what_is_due_when_it_looks(self) -> None:
         job = tasks.noop.using(run_after=timedelta(hours=1)).enqueue()

@@ -26,29 +26,39 @@ def settle(
     """Record outcomes with their attempts, each only if its claim's fence still holds.
 
     Return the ids that were settled. For the others the lease was lost and nothing was written.
-    ``again`` says that an earlier try may have been committed without our knowing: what it recorded
-    counts as settled.
+    After an error some may be recorded. ``again`` says that an earlier try may have been committed
+    without our knowing, as ``doubted`` says of another settlement: what either recorded counts.
     """
     using = alias(using)
-    writes = _writes(store(using), settlements)
-    if len(writes) == 1:
-        [(write, group)] = writes.items()
-        settled = write(group)
-    else:
-        with transaction.atomic(using=using):
-            settled = set().union(*(write(group) for write, group in writes.items()))
-    if again:
-        settled |= _recorded_before(settlements, using)
+    settled: set[Key] = set()
+    # A transaction each: one for all would lock across the others' ids, and a cancel of the same
+    # jobs could wait for what waits for it.
+    for write, group in _writes(store(using), settlements).items():
+        settled |= write(group)
+    if earlier := _recorded_earlier(settlements, settled, again=again, using=using):
+        settled |= earlier.keys()
+        settlements = [earlier.get(each.claim.key, each) for each in settlements]
     announce = partial(_announce, settlements, settled)
     transaction.on_commit(announce, using=using, robust=True)
     return {job_id for job_id, _ in settled}
 
 
-def _recorded_before(settlements: Sequence[Settlement], using: str) -> set[Key]:
-    ours = {(*each.claim.key, each.outcome) for each in settlements}
-    attempts = Attempt.objects.using(using).filter(job_id__in=[job_id for job_id, _, _ in ours])
-    recorded = ours.intersection(attempts.values_list("job_id", "fence", "outcome"))
-    return {(job_id, fence) for job_id, fence, _ in recorded}
+def _recorded_earlier(
+    settlements: Sequence[Settlement], settled: set[Key], *, again: bool, using: str
+) -> dict[Key, Settlement]:
+    """Find, of what is refused, what a commit recorded of which no answer came."""
+    if len(settled) == len(settlements):
+        return {}
+    maybe: dict[tuple[int, int, str], Settlement] = {}
+    for each in settlements:
+        if each.claim.key not in settled:
+            tries = ([each] if again else []) + ([each.doubted] if each.doubted else [])
+            maybe.update({(*one.claim.key, one.outcome): one for one in tries})
+    if not maybe:
+        return {}
+    attempts = Attempt.objects.using(using).filter(job_id__in=[job_id for job_id, _, _ in maybe])
+    recorded = attempts.values_list("job_id", "fence", "outcome")
+    return {(key[0], key[1]): maybe[key] for key in recorded if key in maybe}
 
 
 def _writes(store: Store, settlements: Sequence[Settlement]) -> dict[Write, list[Settlement]]:

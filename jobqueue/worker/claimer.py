@@ -41,6 +41,8 @@ class Claimer:
         self.look_due = 0.0
         #: When the latest claims found something, on the monotonic clock.
         self._finds: deque[float] = deque(maxlen=BUSY)
+        #: Claims that a database error kept from being handed back.
+        self._unreleased: list[Claim] = []
         #: How many more jobs may be taken; None: any number.
         self.allowance = options.max_jobs
         self._is_retired = False
@@ -57,6 +59,7 @@ class Claimer:
 
     def look(self) -> None:
         """See which queues have jobs; promote and rescue what is due."""
+        self._release()
         look = lifecycle.look(using=self.using)
         if look.has_expired:
             lifecycle.rescue(using=self.using)
@@ -147,10 +150,10 @@ class Claimer:
         admitted = self.caution.admit(claims)
         self._take_in_hand(admitted, sent)
         if len(admitted) < len(claims):
-            lifecycle.release(set(claims).difference(admitted), using=self.using)
             self._floors.clear()
             for turn in turns:
                 self.note(turn.queue_name)
+            self._release(set(claims).difference(admitted))
         return len(claims)
 
     def _note_end_of(self, turn: Turn, claims: list[Claim]) -> None:
@@ -182,8 +185,13 @@ class Claimer:
     def release_waiting(self) -> None:
         """Hand back every job that no thread has started."""
         leases = self.hand.take_back()
-        if not leases:
-            return
-        lifecycle.release([lease.claim for lease in leases], using=self.using)
         if self.allowance is not None:
             self.allowance += len(leases)
+        self._release(lease.claim for lease in leases)
+
+    def _release(self, claims: Iterable[Claim] = ()) -> None:
+        """Hand claims back, and with them what a database error kept from it before."""
+        self._unreleased.extend(claims)
+        if self._unreleased:
+            lifecycle.release(self._unreleased, using=self.using)
+            self._unreleased.clear()

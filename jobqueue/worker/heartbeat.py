@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from time import monotonic
 
@@ -136,7 +137,7 @@ class Heartbeat:
         logs.event(logging.ERROR, "worker.handler_stuck", job=claim.id, task=claim.task)
         error = TimedOut("the handler ran past its timeout and could not be interrupted")
         verdict = verdicts.failed(attempt.claim, attempt.task, error, started=attempt.started)
-        self.settler.put(attempt.lease, verdict)
+        self.settler.put(attempt.lease, replace(verdict, doubted=attempt.doubted))
         self.hand.drop(attempt.claim)
         self._on_stuck()
 

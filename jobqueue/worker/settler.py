@@ -87,9 +87,9 @@ class Settler:
             self._queue.put(None)  # for the next turn
         return batch
 
-    def _settle(self, batch: list[Ended]) -> None:
+    def _settle(self, batch: list[Ended], *, again: bool = False) -> None:
         """Record a batch; while the database is away try again, until the leases have ended."""
-        pause, again = Pause(), False
+        pause = Pause()
         while batch:
             self.pulse.beat()
             try:
@@ -119,7 +119,7 @@ class Settler:
         """Find the outcome that the database refuses, and record that one without its texts."""
         if len(batch) > 1:
             for ended in batch:
-                self._settle([ended])
+                self._settle([ended], again=True)
             return
         settlement = batch[0].settlement
         logs.problem("job.unrecordable", error, job=settlement.claim.id)
@@ -129,7 +129,7 @@ class Settler:
             failure=Failure(error_class="unrecordable", message="its details could not be stored"),
         )
         try:
-            lifecycle.settle([bare], using=self.using)
+            lifecycle.settle([bare], using=self.using, again=True)
         except Error as second:
             _unrecorded(settlement, str(second))
 
