@@ -1,0 +1,164 @@
+"""One run: the safety phase with faults, the healing, the liveness phase, and the verdict."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from demo_project.database import CHECKOUT
+from tests.chaos import oracle, report
+from tests.chaos.cluster import Cluster
+from tests.chaos.evidence import Evidence
+from tests.chaos.faults import World
+from tests.chaos.fleet import Fleet
+from tests.chaos.journal import Journal
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.plan import Plan
+from tests.chaos.sampler import Sampler
+
+TICK = 0.02
+PROGRESS = 10.0
+OPEN = "SELECT count(*) FROM jobqueue_job WHERE status NOT IN ('succeeded', 'cancelled')"
+
+
+@dataclass
+class Result:
+    """What was counted, and for each check what it found."""
+
+    figures: dict[str, Any]
+    found: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether no check found anything."""
+        return not any(self.found.values())
+
+    def __str__(self) -> str:
+        return "\n".join(report.lines(self.figures, self.found))
+
+
+class Scene:
+    """Everything that takes part in one run."""
+
+    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+        self.plan = plan
+        self.say = say
+        self.cluster = Cluster(plan.folder)
+        self.fleet = Fleet(plan, self.cluster.url)
+        world = World(self.cluster, self.fleet, random.Random(plan.seed + 1))
+        journal = Journal(plan.folder / "nemesis.jsonl")
+        self.nemesis = Nemesis(world, seed=plan.seed, journal=journal)
+        self.sampler = Sampler(self.cluster, self.fleet)
+        self._pool = ThreadPoolExecutor(3)
+        self._said_at = 0.0
+
+    def run(self) -> Result:
+        """Do it all, and leave no process behind."""
+        try:
+            self._prepare()
+            with self._in_background(self.sampler.watch) as is_well:
+                self._safety(is_well)
+                drained_in = self._liveness(is_well)
+            self.fleet.end("worker", "witness")
+            return self._verdict(drained_in)
+        finally:
+            self.fleet.remove()
+            self.cluster.remove()
+
+    def _prepare(self) -> None:
+        self.cluster.create()
+        if not self.cluster.disk.is_there:
+            self.say("no file system could be mounted: the disk will not be full")
+        subprocess.run(
+            [sys.executable, str(CHECKOUT / "manage.py"), "migrate", "--run-syncdb", "-v", "0"],
+            cwd=CHECKOUT,
+            env=self.fleet.run.environment,
+            check=True,
+        )
+        self.fleet.start()
+
+    def _safety(self, is_well: Callable[[], None]) -> None:
+        """Let everything go wrong; the nemesis heals what is still broken when its time is up."""
+        ends = time.monotonic() + self.plan.seconds
+        with self._in_background(self.nemesis.torment) as is_tormenting:
+            while time.monotonic() < ends:
+                is_well()
+                is_tormenting()
+                self._tick("faults")
+        healing = self._pool.submit(self.nemesis.heal)
+        while not healing.done():
+            self._tick("healing")
+        healing.result()
+
+    def _liveness(self, is_well: Callable[[], None]) -> float:
+        """Produce nothing more, and let everything drain; return how long that took."""
+        began = time.monotonic()
+        self.fleet.end("producer")
+        patience = self.plan.patience + self._open() / self.plan.drain_rate
+        while self._open() and time.monotonic() < began + patience:
+            is_well()
+            self._tick("draining", pause=0.2)
+        return time.monotonic() - began
+
+    def _open(self) -> int:
+        with self.cluster.connect() as connection:
+            return int((connection.execute(OPEN).fetchone() or (0,))[0])
+
+    def _verdict(self, drained_in: float) -> Result:
+        self.say("judging")
+        evidence = Evidence(
+            happenings=self.nemesis.happenings, deaths=self.fleet.deaths, seen=self.sampler.seen
+        )
+        evidence.read_journals(self.plan.folder)
+        with self.cluster.connect() as connection:
+            evidence.read_database(connection)
+        figures = report.figures(self.plan, evidence, self.sampler.samples)
+        figures["drained in, s"] = round(drained_in, 1)
+        figures["faults that could not be done"] = dict(self.nemesis.missed)
+        figures["looks at what must always hold"] = self.sampler.looks
+        return Result(figures, oracle.judge(evidence))
+
+    @contextmanager
+    def _in_background(
+        self, work: Callable[[threading.Event], None]
+    ) -> Iterator[Callable[[], None]]:
+        """Run ``work`` in a thread; yield what raises its error, if it has one."""
+        ends = threading.Event()
+        future = self._pool.submit(work, ends)
+        try:
+            yield lambda: _raise_error_of(future)
+        finally:
+            ends.set()
+        future.result()
+
+    def _tick(self, phase: str, *, pause: float = TICK) -> None:
+        self.fleet.tend()
+        if time.monotonic() - self._said_at > PROGRESS:
+            self._said_at = time.monotonic()
+            self.say(f"{phase}: {self._progress()}")
+        time.sleep(pause)
+
+    def _progress(self) -> str:
+        last = self.sampler.samples[-1:]
+        waiting = f"{last[0].pending} pending" if last else "no sample yet"
+        faults, deaths = len(self.nemesis.happenings), len(self.fleet.deaths)
+        return f"{faults} faults, {deaths} processes ended, {waiting}"
+
+
+def _raise_error_of(future: Future[None]) -> None:
+    if future.done():
+        future.result()
+
+
+def perform(plan: Plan, say: Callable[[str], None] = print) -> Result:
+    """Run a plan; the same seed deals the same faults in the same order."""
+    say(f"seed {plan.seed}, {plan.seconds:g} s at {plan.rate:g} jobs/s, in {plan.folder}")
+    return Scene(plan, say).run()
