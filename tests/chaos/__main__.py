@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos import cluster
+from tests.chaos.faults import ON_DATABASE, ON_PROCESSES
 from tests.chaos.plan import Plan
 from tests.chaos.run import perform
 
@@ -23,6 +24,8 @@ def _options() -> argparse.Namespace:
     add("--rate", type=float, default=50.0, help="jobs enqueued in a second")
     add("--seed", type=int, help="deals the same faults in the same order again")
     add("--every", type=float, default=3.5, help="seconds from one fault to the next, on average")
+    kinds = sorted(fault.__name__ for fault in (*ON_PROCESSES, *ON_DATABASE))
+    add("--only", action="append", default=[], choices=kinds, help="this kind of fault")
     add("--witness", action="store_true", help="a worker more that nobody kills, to be measured")
     add("--killers", type=float, default=3.0, help="jobs in a minute that kill their process")
     add("--json", type=Path, help="where to write the figures")
@@ -38,6 +41,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         seconds=options.minutes * 60,
         rate=options.rate,
         pauses=(options.every * 0.5, options.every * 1.5),
+        only=tuple(options.only),
         has_witness=options.witness,
         killers_per_minute=options.killers,
     )

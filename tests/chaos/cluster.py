@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -171,9 +171,10 @@ class Disk:
         """Mount it, where that is possible."""
         self.path.mkdir()
         if sys.platform == "linux" and os.geteuid() == 0 and owner:
-            options = f"size={DISK_SIZE},mode=700,uid={pwd.getpwnam(owner).pw_uid}"
+            options = f"size={DISK_SIZE},mode=700"
             done = _run("mount", "-t", "tmpfs", "-o", options, "chaos", str(self.path))
             self.is_there = done.returncode == 0
+            shutil.chown(self.path, owner)
 
     def fill(self, left: int) -> None:
         """Leave so many bytes."""

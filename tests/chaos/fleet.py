@@ -133,7 +133,7 @@ class Fleet:
             death = Death(member.name, member.pid, code, member.asked, member.seen, now)
             self.deaths.append(death)
             del self.members[place]
-            if not place.startswith(self._closed):
+            if not self._is_closed(place):
                 self._start(place, member.generation + 1)
 
     def workers(self) -> list[Member]:
@@ -148,18 +148,20 @@ class Fleet:
         """Return the workers with the witness."""
         return [each for each in list(self.members.values()) if each.is_worker]
 
-    def end(self, *kinds: str) -> None:
-        """Ask processes to end and wait until they have; what does not end is an error."""
+    def end(self, *kinds: str) -> list[str]:
+        """Ask processes to end and wait until they have; return the names of those that do not."""
         self._closed += kinds
         for place, member in self.members.items():
             if place.startswith(kinds):
                 member.terminate()
         deadline = time.monotonic() + PATIENCE
-        while any(place.startswith(kinds) for place in self.members):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"of {kinds} some do not end: {sorted(self.members)}")
+        while time.monotonic() < deadline and any(map(self._is_closed, self.members)):
             self.tend()
             time.sleep(0.05)
+        return [member.name for place, member in self.members.items() if self._is_closed(place)]
+
+    def _is_closed(self, place: str) -> bool:
+        return place.startswith(self._closed)
 
     def remove(self) -> None:
         """Kill what is left."""

@@ -77,8 +77,10 @@ class Nemesis:
 
     def _deal(self) -> Fault:
         if not self._deck:
+            only = self.world.fleet.plan.only
             # What falls on one process falls twice as often: there are more of them.
-            self._deck = [*ON_PROCESSES, *ON_PROCESSES, *ON_DATABASE]
+            faults = [*ON_PROCESSES, *ON_PROCESSES, *ON_DATABASE]
+            self._deck = [each for each in faults if not only or each.__name__ in only]
             self._chance.shuffle(self._deck)
         return self._deck.pop()
 

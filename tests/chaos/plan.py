@@ -21,6 +21,10 @@ USUAL_ATTEMPTS = 12
 KILLERS = "killers"
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """One run; spans are in seconds, shares are parts of all jobs."""
@@ -37,6 +41,8 @@ class Plan:
     pauses: tuple[float, float] = (2.0, 5.0)
     #: How often the nemesis does nothing.
     idle: float = 0.25
+    #: The kinds of faults; none: all.
+    only: tuple[str, ...] = ()
     #: A worker more that only the database's faults reach, to watch its memory.
     has_witness: bool = False
     slow: float = 0.02
@@ -59,7 +65,8 @@ class Plan:
     def load(cls, path: Path) -> Self:
         """Read what :meth:`save` wrote."""
         given = json.loads(path.read_text())
-        return cls(**{**given, "folder": Path(given["folder"])})
+        read = {"folder": Path, "pauses": tuple, "only": tuple}
+        return cls(**{key: read.get(key, _as_it_is)(value) for key, value in given.items()})
 
     def save(self, path: Path) -> None:
         """Write the plan for other processes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
@@ -9,6 +10,9 @@ from itertools import pairwise
 from statistics import linear_regression, median
 from typing import Any
 
+import psycopg
+
+from demo_project.database import CHECKOUT
 from tests.chaos import duplicates, oracle
 from tests.chaos.evidence import Evidence
 from tests.chaos.plan import Plan
@@ -48,6 +52,27 @@ def figures(plan: Plan, evidence: Evidence, samples: list[Sample]) -> dict[str, 
     }
 
 
+def commit() -> str:
+    """Return which state of the code ran."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=CHECKOUT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def server(connection: psycopg.Connection[Any]) -> dict[str, str]:
+    """Return the server's version, and the settings on which the promises rest."""
+    names = ["server_version", "fsync", "synchronous_commit", "full_page_writes", "autovacuum"]
+    rows = connection.execute(
+        "SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", [names]
+    ).fetchall()
+    return {name: str(value) for name, value in sorted(rows)}
+
+
 def _outcomes(evidence: Evidence) -> Iterator[str]:
     return (each.outcome for attempts in evidence.attempts.values() for each in attempts)
 
@@ -78,13 +103,33 @@ def _recoveries(evidence: Evidence) -> dict[str, Any]:
 
 def _resources(samples: list[Sample]) -> dict[str, Any]:
     known = [each for each in samples if each.connections is not None]
+    warm = [each for each in known if each.at >= known[0].at + WARM_UP] or known
     return {
         **_growth(samples),
-        "connections, most": max((each.connections or 0 for each in known), default=None),
-        "dead tuples, most": round(max((each.dead_tuples or 0 for each in known), default=0), 3),
-        "pending, most": max((each.pending or 0 for each in known), default=None),
+        "connections, most": _most(known, "connections"),
+        # Only warm: a small table with a few dead rows has a large share of them.
+        "dead tuples, most": _most(warm, "dead_tuples"),
+        "dead tuples, median": _median(warm, "dead_tuples"),
+        "jobs and their indexes, most MiB": _most(known, "jobs_size", MIB),
+        "index of pending jobs, most MiB": _most(known, "pending_index_size", MIB),
+        "pending, most": _most(known, "pending"),
+        "pending, median": _median(known, "pending"),
         "samples": len(samples),
     }
+
+
+def _values(samples: list[Sample], name: str) -> list[float]:
+    return [value for sample in samples if (value := getattr(sample, name)) is not None]
+
+
+def _most(samples: list[Sample], name: str, unit: int = 1) -> float | None:
+    values = _values(samples, name)
+    return round(max(values) / unit, 3) if values else None
+
+
+def _median(samples: list[Sample], name: str) -> float | None:
+    values = _values(samples, name)
+    return round(median(values), 3) if values else None
 
 
 def _growth(samples: list[Sample]) -> dict[str, Any]:
@@ -100,7 +145,7 @@ def _growth(samples: list[Sample]) -> dict[str, Any]:
         "longest life": f"{name}, {own[-1].at - own[0].at:.0f} s",
         "its memory, MiB": f"{sizes[0]:.1f} at first, {sizes[-1]:.1f} at last",
         "its memory's slope, MiB/h": _slope(own, name),
-        "its files": f"{min(files)} to {max(files)}" if files else None,
+        "its open files": f"{max(files)} at most, {files[-1]} at last" if files else None,
     }
 
 

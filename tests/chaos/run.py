@@ -67,7 +67,7 @@ class Scene:
             with self._in_background(self.sampler.watch) as is_well:
                 self._safety(is_well)
                 drained_in = self._liveness(is_well)
-            self.fleet.end("worker", "witness")
+            self._end("worker", "witness")
             return self._verdict(drained_in)
         finally:
             self.fleet.remove()
@@ -101,12 +101,15 @@ class Scene:
     def _liveness(self, is_well: Callable[[], None]) -> float:
         """Produce nothing more, and let everything drain; return how long that took."""
         began = time.monotonic()
-        self.fleet.end("producer")
+        self._end("producer")
         patience = self.plan.patience + self._open() / self.plan.drain_rate
         while self._open() and time.monotonic() < began + patience:
             is_well()
             self._tick("draining", pause=0.2)
         return time.monotonic() - began
+
+    def _end(self, *kinds: str) -> None:
+        self.sampler.seen += [f"{name} did not end when asked" for name in self.fleet.end(*kinds)]
 
     def _open(self) -> int:
         with self.cluster.connect() as connection:
@@ -119,8 +122,13 @@ class Scene:
         )
         evidence.read_journals(self.plan.folder)
         with self.cluster.connect() as connection:
+            server = report.server(connection)
             evidence.read_database(connection)
-        figures = report.figures(self.plan, evidence, self.sampler.samples)
+        figures = {
+            "commit": report.commit(),
+            "server": server,
+            **report.figures(self.plan, evidence, self.sampler.samples),
+        }
         figures["drained in, s"] = round(drained_in, 1)
         figures["faults that could not be done"] = dict(self.nemesis.missed)
         figures["looks at what must always hold"] = self.sampler.looks

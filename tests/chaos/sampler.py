@@ -49,6 +49,10 @@ DEAD_TUPLES = """
 SELECT COALESCE(max(n_dead_tup::float8 / GREATEST(n_live_tup + n_dead_tup, 1)), 0)
 FROM pg_stat_user_tables WHERE relname LIKE 'jobqueue%' AND n_live_tup > 1000
 """
+#: In bytes, of the jobs with all of their indexes, and of the index that claims walk.
+SIZES = """
+SELECT pg_total_relation_size('jobqueue_job'), pg_relation_size('jobqueue_job_pending')
+"""
 CONNECTIONS = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s"
 FINISHED = """
 SELECT id, fence, attempts FROM jobqueue_job
@@ -66,6 +70,8 @@ class Sample(NamedTuple):
     dead_tuples: float | None = None
     pending: int | None = None
     claimed: int | None = None
+    jobs_size: int | None = None
+    pending_index_size: int | None = None
 
 
 class Sampler:
@@ -112,7 +118,10 @@ class Sampler:
             return connection.execute(statement, given or None).fetchone() or ()
 
         pending, claimed = ask(DEPTH)
+        jobs_size, pending_index_size = ask(SIZES)
         return sample._replace(
+            jobs_size=jobs_size,
+            pending_index_size=pending_index_size,
             connections=ask(CONNECTIONS, ROLE)[0],
             dead_tuples=ask(DEAD_TUPLES)[0],
             pending=pending,
