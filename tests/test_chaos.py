@@ -367,6 +367,13 @@ class TestOracle:
         assert oracle.recovered(story) == 1
         assert not any(oracle.judge(story).values())
 
+    def test_takes_a_machine_that_stood_still_for_a_cause(self) -> None:
+        story = good_story()
+        del story.happenings[2]
+        assert oracle.judge(story)["unexplained"]
+        story.stalls.append(Happening("stall", "machine", 81.0, 83.5))
+        assert not oracle.judge(story)["unexplained"]
+
     def test_names_the_cause_of_each_execution_that_was_repeated(self) -> None:
         found = {each.run.job: each.reason for each in explain(good_story())}
         assert found == {

@@ -55,6 +55,7 @@ class _Causes:
         self.stops = [each for each in happenings if each.kind == "stop_worker"]
         self.terms = [each for each in happenings if each.kind == "terminate_worker"]
         self.cuts = [each for each in happenings if each.kind in ("cut_worker", "eat_connections")]
+        self.stalls = evidence.stalls
         self.outages = [each for each in happenings if each.kind in DATABASE_KINDS]
 
     def reason(self, run: Run, again: Run, attempt: Attempt) -> str:
@@ -80,7 +81,9 @@ class _Causes:
             return "stop"
         if _find(self.cuts, run, again, target=run.worker, lingers=lingers):
             return "cut off"
-        return "database" if _find(self.outages, run, again, lingers=lingers) else ""
+        if _find(self.outages, run, again, lingers=lingers):
+            return "database"
+        return "stall" if _find(self.stalls, run, again) else ""
 
 
 def _find(

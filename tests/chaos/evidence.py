@@ -76,6 +76,8 @@ class Evidence:
     orders: set[str] = field(default_factory=set)
     effects: Counter[int] = field(default_factory=Counter)
     happenings: list[Happening] = field(default_factory=list)
+    #: When the machine or the server let us wait, whoever did that to them.
+    stalls: list[Happening] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
     #: What was seen to be wrong while the run went on.
     seen: list[str] = field(default_factory=list)

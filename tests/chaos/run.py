@@ -20,13 +20,12 @@ from tests.chaos.evidence import Evidence
 from tests.chaos.faults import World
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Journal
-from tests.chaos.nemesis import Nemesis
+from tests.chaos.nemesis import Happening, Nemesis
 from tests.chaos.plan import Plan
-from tests.chaos.sampler import Sampler
+from tests.chaos.sampler import DEPTH, SLOW, Sampler
 
 TICK = 0.02
 PROGRESS = 10.0
-OPEN = "SELECT count(*) FROM jobqueue_job WHERE status NOT IN ('succeeded', 'cancelled')"
 
 
 @dataclass
@@ -58,7 +57,8 @@ class Scene:
         self.nemesis = Nemesis(world, seed=plan.seed, journal=journal)
         self.sampler = Sampler(self.cluster, self.fleet)
         self._pool = ThreadPoolExecutor(3)
-        self._said_at = 0.0
+        self._said_at = self._ticked_at = 0.0
+        self._stalls: list[Happening] = []
 
     def run(self) -> Result:
         """Do it all, and leave no process behind."""
@@ -93,6 +93,7 @@ class Scene:
                 is_well()
                 is_tormenting()
                 self._tick("faults")
+        self._ticked_at = 0.0  # the nemesis may have taken its time to end
         healing = self._pool.submit(self.nemesis.heal)
         while not healing.done():
             self._tick("healing")
@@ -102,6 +103,7 @@ class Scene:
         """Produce nothing more, and let everything drain; return how long that took."""
         began = time.monotonic()
         self._end("producer")
+        self._ticked_at = 0.0
         patience = self.plan.patience + self._open() / self.plan.drain_rate
         while self._open() and time.monotonic() < began + patience:
             is_well()
@@ -113,12 +115,15 @@ class Scene:
 
     def _open(self) -> int:
         with self.cluster.connect() as connection:
-            return int((connection.execute(OPEN).fetchone() or (0,))[0])
+            return sum(connection.execute(DEPTH).fetchone() or ())
 
     def _verdict(self, drained_in: float) -> Result:
         self.say("judging")
         evidence = Evidence(
-            happenings=self.nemesis.happenings, deaths=self.fleet.deaths, seen=self.sampler.seen
+            happenings=self.nemesis.happenings,
+            stalls=self.sampler.stalls + self._stalls,
+            deaths=self.fleet.deaths,
+            seen=self.sampler.seen,
         )
         evidence.read_journals(self.plan.folder)
         with self.cluster.connect() as connection:
@@ -149,10 +154,18 @@ class Scene:
 
     def _tick(self, phase: str, *, pause: float = TICK) -> None:
         self.fleet.tend()
+        self._note_a_stall()
         if time.monotonic() - self._said_at > PROGRESS:
             self._said_at = time.monotonic()
             self.say(f"{phase}: {self._progress()}")
         time.sleep(pause)
+
+    def _note_a_stall(self) -> None:
+        """A machine that lets us wait so long lets heartbeats wait, too."""
+        now, before = time.monotonic(), self._ticked_at
+        if before and now - before > SLOW:
+            self._stalls.append(Happening("stall", "machine", before, now))
+        self._ticked_at = now
 
     def _progress(self) -> str:
         last = self.sampler.samples[-1:]

@@ -15,8 +15,11 @@ import psycopg
 
 from tests.chaos.cluster import ROLE, Cluster
 from tests.chaos.fleet import Fleet
+from tests.chaos.nemesis import Happening
 
 PAUSE = 2.0
+#: A look takes milliseconds; a server or a machine that takes so long stands still, in seconds.
+SLOW = 1.0
 #: How many finished jobs are remembered, to see whether they stay as they are.
 REMEMBERED = 500
 
@@ -41,9 +44,11 @@ ANYTIME = {
         SELECT id FROM jobqueue_job
         WHERE status = 'claimed' AND attempts > max_attempts""",
 }
+#: One by one, since each has its own small index.
 DEPTH = """
-SELECT count(*) FILTER (WHERE status = 'pending'), count(*) FILTER (WHERE status = 'claimed')
-FROM jobqueue_job WHERE status IN ('pending', 'claimed')
+SELECT (SELECT count(*) FROM jobqueue_job WHERE status = 'pending'),
+    (SELECT count(*) FROM jobqueue_job WHERE status = 'claimed'),
+    (SELECT count(*) FROM jobqueue_job WHERE status = 'scheduled')
 """
 DEAD_TUPLES = """
 SELECT COALESCE(max(n_dead_tup::float8 / GREATEST(n_live_tup + n_dead_tup, 1)), 0)
@@ -82,6 +87,7 @@ class Sampler:
         self.fleet = fleet
         self.samples: list[Sample] = []
         self.seen: list[str] = []
+        self.stalls: list[Happening] = []
         #: How often the database was asked for all that must hold, and answered.
         self.looks = 0
         self._finished: dict[int, tuple[int, int]] = {}
@@ -94,7 +100,13 @@ class Sampler:
             self.sample()
 
     def sample(self) -> None:
-        """Look once."""
+        """Look once, and note when that takes long: leases may end meanwhile, too."""
+        began = time.monotonic()
+        self._sample()
+        if (now := time.monotonic()) - began > SLOW:
+            self.stalls.append(Happening("slow", "server", began, now))
+
+    def _sample(self) -> None:
         sample = self._look_at_processes()
         with suppress(psycopg.Error), self.cluster.connect() as connection:
             connection.execute("SET statement_timeout = '3s'")
@@ -117,7 +129,7 @@ class Sampler:
         def ask(statement: str, *given: object) -> tuple[Any, ...]:
             return connection.execute(statement, given or None).fetchone() or ()
 
-        pending, claimed = ask(DEPTH)
+        pending, claimed, _ = ask(DEPTH)
         jobs_size, pending_index_size = ask(SIZES)
         return sample._replace(
             jobs_size=jobs_size,
