@@ -98,6 +98,11 @@ class Run:
             self._logs[place] = (self.folder / f"{place}.log").open("ab")
         return self._logs[place]
 
+    def close(self) -> None:
+        """Close the logs."""
+        for log in self._logs.values():
+            log.close()
+
 
 class Fleet:
     """Keeps every place taken; only the thread that calls :meth:`tend` starts and buries."""
@@ -169,6 +174,7 @@ class Fleet:
             with suppress(ProcessLookupError):
                 os.killpg(member.pid, signal.SIGKILL)
             member.process.wait()
+        self.run.close()
 
     def _start(self, place: str, generation: int) -> None:
         make = self._produce if place.startswith("producer") else self._work

@@ -25,6 +25,10 @@ class Journal:
         os.write(self._file, line.encode() + b"\n")
         os.fsync(self._file)
 
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
 
 def read(folder: Path, pattern: str) -> Iterator[dict[str, Any]]:
     """Give the lines of all journals of that name, but for a last one that was cut off."""

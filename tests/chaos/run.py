@@ -53,8 +53,8 @@ class Scene:
         self.cluster = Cluster(plan.folder)
         self.fleet = Fleet(plan, self.cluster.url)
         world = World(self.cluster, self.fleet, random.Random(plan.seed + 1))
-        journal = Journal(plan.folder / "nemesis.jsonl")
-        self.nemesis = Nemesis(world, seed=plan.seed, journal=journal)
+        self.journal = Journal(plan.folder / "nemesis.jsonl")
+        self.nemesis = Nemesis(world, seed=plan.seed, journal=self.journal)
         self.sampler = Sampler(self.cluster, self.fleet)
         self._pool = ThreadPoolExecutor(3)
         self._said_at = self._ticked_at = 0.0
@@ -70,8 +70,10 @@ class Scene:
             self._end("worker", "witness")
             return self._verdict(drained_in)
         finally:
+            self._pool.shutdown()  # or the nemesis might start what is removed
             self.fleet.remove()
             self.cluster.remove()
+            self.journal.close()
 
     def _prepare(self) -> None:
         self.cluster.create()
