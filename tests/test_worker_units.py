@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from django.db import DataError, Error, OperationalError, transaction
+from django.db import DataError, Error, OperationalError, connection, transaction
 
 from jobqueue import enqueue_many, lifecycle
 from jobqueue.claims import Claim, Lease, Settlement, Turn
@@ -21,6 +21,7 @@ from jobqueue.runner import Attempt as RunningAttempt
 from jobqueue.states import Outcome, Status, WorkerState
 from jobqueue.worker import Worker, WorkerOptions
 from jobqueue.worker.claimer import STALE, Claimer
+from jobqueue.worker.connections import TRUSTED_FOR, ThreadConnections
 from jobqueue.worker.hand import Hand
 from jobqueue.worker.heartbeat import TICK, Heartbeat
 from jobqueue.worker.pace import MOST, Pace
@@ -30,7 +31,7 @@ from jobqueue.worker.threads import Pause, start_thread
 from tests import tasks, verbs
 from tests.factories import WorkerFactory
 from tests.in_process import running_worker
-from tests.processes import wait_until
+from tests.processes import OtherConnection, wait_until
 from tests.test_logs import CLAIM
 
 MINUTE = timedelta(minutes=1)
@@ -403,12 +404,53 @@ class TestHeartbeat:
         assert subject._next_due() > monotonic() + 0.5
 
     @database
+    def test_is_back_within_a_tick_after_a_long_outage(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Or a short lease claimed right after it would end with its worker alive."""
+
+        def away(*args: Any, **kwargs: Any) -> None:
+            raise OperationalError("the database is away")
+
+        monkeypatch.setattr(lifecycle, "extend", away)
+        subject = heartbeat(hand_with(lease_on(CLAIM, age=50)))
+        for _ in range(20):
+            subject._extend.not_before = 0.0
+            subject._extend.do()
+        assert subject._extend.not_before <= monotonic() + TICK
+
+    @database
     def test_hears_of_a_cancellation(self) -> None:
         [lease] = claimed(tasks.noop.enqueue())
         lifecycle.cancel([lease.claim.id])
         lease.ends -= 45
         heartbeat(hand_with(lease))._extend_due()
         assert lease.cancel_requested
+
+
+@pytest.mark.postgresql
+class TestThreadConnections:
+    def test_are_tried_after_a_while_though_jobs_that_do_not_use_them_ran_meanwhile(
+        self, second_connection: OtherConnection
+    ) -> None:
+        kept = second_connection.run(ThreadConnections)
+        pid = second_connection.run(backend)
+        kept._last_tried -= TRUSTED_FOR + 1
+        execute("SELECT pg_terminate_backend(%s)", pid)
+        second_connection.run(kept.after_job)  # of one that did not use it
+        second_connection.run(kept.before_job)
+        assert second_connection.run(backend) != pid
+
+
+def backend() -> int:
+    """Return which process of the server works for this thread."""
+    return int(execute("SELECT pg_backend_pid()")[0])
+
+
+def execute(statement: str, *parameters: object) -> tuple[Any, ...]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return cursor.fetchone() or ()
 
 
 @database

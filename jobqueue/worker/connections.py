@@ -11,7 +11,7 @@ from django.db import connections
 
 from jobqueue.transactions import is_closed, open_connections
 
-#: A connection that rested for longer, in seconds, is tried before a handler gets it.
+#: A connection that was not tried for longer, in seconds, is tried before a handler gets it.
 TRUSTED_FOR = 5.0
 
 
@@ -24,17 +24,17 @@ class ThreadConnections:
     """
 
     def __init__(self) -> None:
-        self._last_used = monotonic()
+        self._last_tried = monotonic()
 
     def before_job(self) -> None:
-        """Close what may have been cut off while it rested."""
-        if monotonic() - self._last_used > TRUSTED_FOR:
+        """Close what may have been cut off, if only while jobs ran that did not use it."""
+        if monotonic() - self._last_tried > TRUSTED_FOR:
             _close_those(lambda connection: not connection.is_usable())
+            self._last_tried = monotonic()
 
     def after_job(self) -> None:
         """Close what the job broke, or what has served long enough."""
         _close_those(_has_served)
-        self._last_used = monotonic()
 
 
 def _close_those(is_due: Callable[[Any], bool]) -> None:

@@ -36,9 +36,10 @@ class Step:
     The heartbeat goes on without the database: the leases end by themselves if it stays away.
     """
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], None], *, longest: float = Pause.LONGEST) -> None:
         self._work = work
         self._pause = Pause()
+        self._longest = longest
         #: When to try again after a failure, on the monotonic clock.
         self.not_before = 0.0
 
@@ -50,7 +51,7 @@ class Step:
             self._work()
         except Error as error:
             close_old_connections()
-            self.not_before = monotonic() + self._pause.next()
+            self.not_before = monotonic() + min(self._pause.next(), self._longest)
             logs.problem("worker.heartbeat_failed", error)
         else:
             self._pause.reset()
@@ -75,7 +76,8 @@ class Heartbeat:
         self._on_stuck = on_stuck
         self.pulse = Pulse("heartbeat")
         self._pokes: SimpleQueue[bool] = SimpleQueue()
-        self._extend = Step(self._extend_due)
+        # Seldom tried, a short lease that is claimed after an outage would end unextended.
+        self._extend = Step(self._extend_due, longest=TICK)
         self._beat = Step(presence.beat_if_due)
 
     def poke(self) -> None:

@@ -27,6 +27,9 @@ from jobqueue.worker.threads import Pause
 #: Settlements in one statement: enough to share a commit, few enough to be brief.
 MOST = 500
 
+#: The longest between two tries, in seconds: a short lease leaves time for few.
+LONGEST_PAUSE = 1.0
+
 #: Errors that the content of a row can cause; any other is taken for the database being away.
 _ABOUT_THE_ROW = (DataError, IntegrityError, ProgrammingError)
 
@@ -104,7 +107,7 @@ class Settler:
                 close_old_connections()
                 again = True  # the statement may have been committed before its answer was lost
                 logs.problem("worker.settle_failed", error, jobs=len(batch))
-            sleep(pause.next())
+            sleep(min(pause.next(), LONGEST_PAUSE))
             batch = self._still_held(batch)
 
     def _still_held(self, batch: list[Ended]) -> list[Ended]:
