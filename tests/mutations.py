@@ -393,6 +393,14 @@ _ORM = (
 
 _CODE = (
     mutant(
+        "conflict",
+        "a statement that had to give way to another is not sent again",
+        "jobqueue/stores/postgresql.py",
+        'CONFLICTS = ("40001", "40P01")',
+        "CONFLICTS = ()",
+        "tests/test_cases.py::TestRepeatableRead",
+    ),
+    mutant(
         "unknown-fate",
         "an outcome sent again is not looked up first",
         SETTLING,

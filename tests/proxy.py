@@ -5,12 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from django.db import connection, connections
+from django.db import connection
 
 
 class Proxy:
@@ -30,9 +29,16 @@ class Proxy:
         user, password = (quote(config[key], safe="") for key in ("USER", "PASSWORD"))
         return f"postgres://{user}:{password}@127.0.0.1:{self.port}/{config['NAME']}{PLAIN}"
 
+    def redirect(self) -> None:
+        """Have this thread's connection go by way of this port from now on."""
+        connection.close()
+        options = {**connection.settings_dict["OPTIONS"], "sslmode": "disable"}
+        way = {"HOST": "127.0.0.1", "PORT": str(self.port), "OPTIONS": options}
+        connection.settings_dict = connection.settings_dict | way
+
     def cut(self) -> None:
         """End all connections and refuse new ones, as a server does that is down."""
-        self._listening.close()
+        _end(self._listening)
         for end in list(self._open):
             _end(end)
 
@@ -102,16 +108,3 @@ def _connect() -> socket.socket:
     server = socket.socket(socket.AF_UNIX)
     server.connect(str(Path(host) / f".s.PGSQL.{port}"))
     return server
-
-
-@contextmanager
-def another_alias(alias: str, **config: Any) -> Iterator[str]:
-    """Have another database for a while, next to the test's own."""
-    connections.settings[alias] = config
-    connections.configure_settings(connections.settings)
-    try:
-        yield alias
-    finally:
-        connections[alias].close()
-        del connections[alias]
-        del connections.settings[alias]

@@ -653,9 +653,14 @@ async def overrun_in_async(*, marks: str) -> None:
 
 
 @task(backoff=AT_ONCE)
-def leave_a_thread(seconds: float) -> str:
+def leave_a_thread(kind: str, seconds: float) -> str:
     """Start a thread that goes on after the job, and that Python would wait for at its end."""
-    threading.Thread(target=time.sleep, args=(seconds,), name="left-behind").start()
+    if kind == "pool":
+        ThreadPoolExecutor(1, "left-behind").submit(time.sleep, seconds)
+    else:
+        thread = threading.Thread(target=time.sleep, args=(seconds,), name="left-behind")
+        thread.daemon = False  # otherwise it is as the one that starts it
+        thread.start()
     return "started"
 
 

@@ -16,12 +16,14 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from django.db import Error, connection, transaction
+from django.db import Error, close_old_connections, connection, connections, transaction
+from django.db.backends.sqlite3.base import DatabaseWrapper
 
 from demo_project.database import CHECKOUT
 from jobqueue import conf, enqueue_many, lifecycle
 from jobqueue.claims import Claim, Turn
 from jobqueue.models import Attempt, DeadLetter, Job
+from jobqueue.models import Worker as WorkerRow
 from jobqueue.querysets import from_now
 from jobqueue.states import Outcome, Reason, Status
 from jobqueue.stores.generic import GenericStore
@@ -45,7 +47,8 @@ from tests.processes import (
     wait_for_lock_wait,
     wait_until,
 )
-from tests.proxy import Proxy, another_alias
+from tests.proxy import Proxy
+from tests.test_worker_database import execute
 from tests.test_worker_drain import SOON, processor_seconds
 from tests.test_worker_lease import QUICK, outcomes, succeeded
 
@@ -135,43 +138,39 @@ class TestACommitWhoseAnswerIsLost:
     """C-74: the caller cannot know; the library never sends an insert again by itself."""
 
     @pytest.fixture
-    def cut_off(self, proxy: Proxy) -> Iterator[str]:
-        config = connection.settings_dict
-        options = {"sslmode": "disable", "gssencmode": "disable"}
-        way = {"HOST": "127.0.0.1", "PORT": str(proxy.port), "OPTIONS": options}
-        names = ("ENGINE", "NAME", "USER", "PASSWORD")
-        with another_alias("cut", **{name: config[name] for name in names}, **way) as alias:
-            yield alias
+    def caller(self, proxy: Proxy, second_connection: OtherConnection) -> OtherConnection:
+        """A connection through the proxy, which is open already."""
+        second_connection.run(proxy.redirect)
+        second_connection.run(Job.objects.count)
+        return second_connection
 
-    def enqueue_with_a_row(self, alias: str) -> None:
-        with transaction.atomic(using=alias):
-            Mark.objects.using(alias).create(key="order")
-            lifecycle.enqueue(tasks.noop.bind(), using=alias)
+    @staticmethod
+    def enqueue_with_a_row() -> None:
+        with transaction.atomic():
+            Mark.objects.create(key="order")
+            tasks.noop.enqueue()
 
     def test_leaves_job_and_row_together_and_a_repeated_request_makes_two(
-        self, cut_off: str, proxy: Proxy
+        self, caller: OtherConnection, proxy: Proxy
     ) -> None:
-        Job.objects.using(cut_off).count()
         proxy.lose_the_answer_to(b"COMMIT")
         with pytest.raises(Error):
-            self.enqueue_with_a_row(cut_off)
+            caller.run(self.enqueue_with_a_row)
         assert (Job.objects.count(), Mark.objects.count()) == (1, 1)
-        self.enqueue_with_a_row(cut_off)
+        caller.run(close_old_connections)
+        caller.run(self.enqueue_with_a_row)
         assert (Job.objects.count(), Mark.objects.count()) == (2, 2)
 
     @pytest.mark.parametrize("count", [1, 3, 200])
     def test_is_not_answered_by_another_insert(
-        self, count: int, cut_off: str, proxy: Proxy
+        self, count: int, caller: OtherConnection, proxy: Proxy
     ) -> None:
         """One by one, many in one statement, and many by COPY."""
         calls = [tasks.noop.bind() for _ in range(count)]
-        enqueue = partial(lifecycle.enqueue_many, calls)
-        if count == 1:
-            enqueue = partial(lifecycle.enqueue, calls[0])
-        Job.objects.using(cut_off).count()
-        proxy.lose_the_answer_to(b"pg_notify" if count >= 100 else b"INSERT INTO jobqueue_job")
+        enqueue = partial(enqueue_many, calls) if count > 1 else tasks.noop.enqueue
+        proxy.lose_the_answer_to(b"pg_notify")
         with pytest.raises(Error):
-            enqueue(using=cut_off)
+            caller.run(enqueue)
         assert Job.objects.count() == count
 
 
@@ -206,11 +205,37 @@ class TestManyWorkersAtOnce:
         )
         assert deadlocks() == before
 
-    @pytest.mark.postgresql
-    def test_need_no_pause_where_the_servers_default_is_repeatable_read(
-        self, worker_process: StartWorker
-    ) -> None:
-        """C-56: a row changed since the snapshot is no reason to wait, nor to run a job again."""
+
+@pytest.mark.postgresql
+class TestRepeatableRead:
+    """C-56: as the server's default, it makes a row that has changed an error."""
+
+    def test_is_no_reason_to_lose_an_ack(self, second_connection: OtherConnection) -> None:
+        JobFactory()
+        claimed = verbs.claim_one()
+        second_connection.run(execute, "SET default_transaction_isolation = 'repeatable read'")
+        with transaction.atomic():
+            lifecycle.extend([verbs.lease_on(claimed)])
+            settling = second_connection.start(lifecycle.settle, [verbs.succeeded(claimed)])
+            wait_for_lock_wait()
+        assert settling.result(PATIENCE) == {claimed.id}
+        assert verbs.outcomes(claimed.id) == ["succeeded"]
+
+    def test_still_refuses_a_stale_token(self, second_connection: OtherConnection) -> None:
+        JobFactory()
+        stale = verbs.claim_one()
+        verbs.expire(stale.id)
+        second_connection.run(execute, "SET default_transaction_isolation = 'repeatable read'")
+        with transaction.atomic():
+            lifecycle.rescue()
+            verbs.claim(1, worker="worker-b")
+            settling = second_connection.start(lifecycle.settle, [verbs.succeeded(stale)])
+            wait_for_lock_wait()
+        assert settling.result(PATIENCE) == set()
+        assert verbs.outcomes(stale.id) == ["lost"]
+
+    @pytest.mark.chaos
+    def test_is_no_reason_for_a_worker_to_pause(self, worker_process: StartWorker) -> None:
         ids = enqueue_many(tasks.noop.bind() for _ in range(600))
         ids += enqueue_many(tasks.fail_until.bind(2) for _ in range(100))
         isolation = "-c default_transaction_isolation=repeatable\\ read"
@@ -285,15 +310,20 @@ class TestTheGenericStore:
 
 
 class TestSQLite:
-    def test_takes_the_write_lock_before_it_reads(self, tmp_path: Path) -> None:
+    def test_takes_the_write_lock_before_it_reads(
+        self, tmp_path: Path, second_connection: OtherConnection
+    ) -> None:
         """C-59: a transaction that reads first and writes later would fail at once."""
         file = tmp_path / "lite.sqlite3"
-        lite = another_alias("lite", ENGINE="django.db.backends.sqlite3", NAME=str(file))
-        with lite as alias, SQLiteStore(alias).transaction():
-            other = sqlite3.connect(file, timeout=0)
-            with pytest.raises(sqlite3.OperationalError, match="locked"):
-                other.execute("BEGIN IMMEDIATE")
-            other.close()
+        block = SQLiteStore("default").transaction()
+        second_connection.run(use_sqlite, file)
+        second_connection.run(block.__enter__)
+        other = sqlite3.connect(file, timeout=0)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        second_connection.run(block.__exit__, None, None, None)
+        other.execute("BEGIN IMMEDIATE")
+        other.close()
 
     @pytest.mark.chaos
     @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
@@ -331,6 +361,13 @@ class TestSQLite:
                 worker.process.wait()
 
 
+def use_sqlite(file: Path) -> None:
+    """Have this thread work on a SQLite database of its own, with Django's own options."""
+    sqlite = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(file), "OPTIONS": {}}
+    settings = connections.settings["default"] | sqlite
+    connections["default"] = DatabaseWrapper(settings, "default")
+
+
 FILL_SQLITE = """
 from jobqueue import enqueue_many
 from tests import tasks
@@ -362,35 +399,38 @@ class TestFailures:
         assert later.filter(run_after__lte=from_now(conf.get().BACKOFF.cap)).exists()  # type: ignore[attr-defined]
 
 
-class TestPoison:
-    def test_costs_its_neighbours_one_lease_and_the_fleet_nothing(
-        self, worker_process: StartWorker, marks: Marks
-    ) -> None:
-        """C-04: it stops after its attempts; what shared its process is done with the next."""
-        given: dict[str, Any] = {"marks": marks.path}
-        quick = enqueue_many(tasks.slow.bind(0.05, **given) for _ in range(40))
-        [poison] = enqueue_many([tasks.kill_self.using(max_attempts=3).bind(**given)])
-        quick += enqueue_many(tasks.slow.bind(0.05, **given) for _ in range(80))
-        options = ("--processes", "2", "--concurrency", "2", "--lease", "1", *QUICK)
-        parent = worker_process(*options, ready=False)
-        wait_until(DeadLetter.objects.filter(pk=poison, reason=Reason.WORKER_LOST).exists)
-        wait_until(lambda: all_succeeded(quick))
-        killed = marks.read("run")
-        assert len(killed) == len({mark["pid"] for mark in killed}) == 3
-        assert numbers(poison) == [Outcome.LOST] * 3
-        for mark in killed[:-1]:  # another process worked on while this one was gone
-            others = [each for each in marks.read("end") if each["pid"] != mark["pid"]]
-            assert any(each["at"] > mark["at"] for each in others)
-        spent = Attempt.objects.filter(job_id__in=quick).exclude(outcome=Outcome.SUCCEEDED)
-        assert set(spent.values_list("number", "outcome")) <= {(1, Outcome.LOST)}
-        parent.signal(TERM)
-        assert parent.wait() == 0
+@pytest.mark.chaos
+def test_poison_costs_its_neighbours_little_and_the_rest_of_the_fleet_nothing(
+    worker_process: StartWorker, marks: Marks
+) -> None:
+    """C-04: it stops after its attempts; what shared its process is done soon after."""
+    options = ("--processes", "2", "--concurrency", "2", "--lease", "1", *QUICK)
+    parent = worker_process(*options, ready=False)
+    wait_until(lambda: WorkerRow.objects.count() == 2)
+    given: dict[str, Any] = {"marks": marks.path}
+    quick = [tasks.slow.bind(0.05, **given) for _ in range(80)]
+    poison = tasks.kill_self.using(max_attempts=3).bind(**given)
+    ids = enqueue_many([*quick[:20], poison, *quick[20:]])
+    killer = ids.pop(20)
+    wait_until(DeadLetter.objects.filter(pk=killer, reason=Reason.WORKER_LOST).exists)
+    wait_until(lambda: all_succeeded(ids))
+    killed = marks.read("run")
+    assert len(killed) == len({mark["pid"] for mark in killed}) == 3
+    assert numbers(killer) == [Outcome.LOST] * 3
+    first, second = killed[:2]
+    meanwhile = [each for each in marks.read("end") if first["at"] < each["at"] < second["at"]]
+    assert {each["pid"] for each in meanwhile} == {second["pid"]}
+    spent = Attempt.objects.filter(job_id__in=ids).exclude(outcome=Outcome.SUCCEEDED)
+    assert set(spent.values_list("number", "outcome")) <= {(1, "lost"), (2, "lost")}
+    parent.signal(TERM)
+    assert parent.wait() == 0
 
 
 class TestThreadsThatOutliveTheirJob:
-    def test_do_not_keep_a_drained_worker(self, worker_process: StartWorker) -> None:
+    @pytest.mark.parametrize("kind", ["thread", pytest.param("pool", marks=pytest.mark.chaos)])
+    def test_do_not_keep_a_drained_worker(self, kind: str, worker_process: StartWorker) -> None:
         """Python itself would wait for them, in vain, until whoever stopped it loses patience."""
-        job = tasks.leave_a_thread.enqueue(600)
+        job = tasks.leave_a_thread.enqueue(kind, 600)
         worker = worker_process(*QUICK)
         wait_until(succeeded(job))
         worker.signal(TERM)
@@ -398,8 +438,9 @@ class TestThreadsThatOutliveTheirJob:
         assert worker.wait(timeout=SOON) == 0
         assert not Job.objects.claimed().exists()
 
+    @pytest.mark.chaos
     def test_cost_nothing_if_they_end_by_themselves(self, worker_process: StartWorker) -> None:
-        job = tasks.leave_a_thread.enqueue(0.5)
+        job = tasks.leave_a_thread.enqueue("thread", 0.5)
         worker = worker_process("--until-empty")
         assert worker.wait() == 0
         assert succeeded(job)()

@@ -53,8 +53,8 @@ def _end(code: int, waited: threading.Event) -> None:
     if waited.wait(LEFT_BEHIND):
         return
     others = set(threading.enumerate()) - {threading.main_thread()}
-    names = ",".join(sorted(thread.name for thread in others if not thread.daemon))
-    logs.event(logging.WARNING, "worker.threads_left", threads=names)
+    names = sorted(each.name for each in others if not each.name.startswith("jobqueue-"))
+    logs.event(logging.WARNING, "worker.threads_left", threads=",".join(names))
     logging.shutdown()
     os._exit(code)
 
