@@ -541,7 +541,7 @@ _CODE = (
 # The constraints of the database: out of the models and out of the migration.
 
 MODELS = "jobqueue/models.py"
-MIGRATION = "jobqueue/migrations/0001_initial.py"
+MIGRATION = "jobqueue/migrations/0002_storage.py"  # the one after that which makes them
 _CHECKS = {
     "jobqueue_claimed_iff_leased": (
         "            models.CheckConstraint(\n"
@@ -583,16 +583,16 @@ _CHECKS = {
         "            ),\n"
     ),
 }
-_LAST = "name='jobqueue_attempt_recorded_once')],\n            },\n        ),\n"
+_NEXT = "operations = [migrations.RunPython(set_storage, reset_storage)]"
 
 
 def _without(name: str, old: str, database: str) -> Mutant:
     model = "Attempt" if name == "jobqueue_attempt_recorded_once" else "Job"
-    removal = f"        migrations.RemoveConstraint('{model}', '{name}'),\n"
+    removal = f"operations = [migrations.RemoveConstraint({model!r}, {name!r})]"
     return Mutant(
         f"{name.removeprefix('jobqueue_')}-{database}",
         f"the database does without `{name}`",
-        (Edit(MODELS, old, ""), Edit(MIGRATION, _LAST, _LAST + removal)),
+        (Edit(MODELS, old, ""), Edit(MIGRATION, _NEXT, removal)),
         CONSTRAINTS,
         database,
     )
