@@ -460,8 +460,8 @@ _CODE = (
         "payload-unchecked",
         "what no database stores is not looked for at the call",
         "jobqueue/payload.py",
-        "        check(value, name=name)\n",
-        "        pass\n",
+        "    check(value, name=name)\n    return _encode(value)",
+        "    return _encode(value)",
         "tests/test_payload.py::TestRefused",
     ),
     mutant(
