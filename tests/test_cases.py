@@ -109,8 +109,10 @@ class TestAnOutage:
             worker.signal(TERM)
             assert worker.wait() == 0
 
-    @pytest.mark.chaos
-    @pytest.mark.parametrize("seconds", [60, 300])
+    @pytest.mark.parametrize(
+        "seconds",
+        [pytest.param(60, marks=pytest.mark.chaos), pytest.param(300, marks=pytest.mark.soak)],
+    )
     def test_of_minutes_is_waited_out_in_quiet(
         self, seconds: int, worker_process: StartWorker, proxy: Proxy
     ) -> None:
