@@ -13,7 +13,7 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
+import subprocess
 import sys
 import threading
 import time
@@ -299,7 +299,7 @@ def fail_unprintably(kind: str) -> NoReturn:
         raise ReprRaises
     if kind == "arguments":
         raise NeedsArguments(7, detail="out of stock")
-    raise ValueError(socket.socket)
+    raise ValueError(threading.Lock())
 
 
 @task(backoff=AT_ONCE)
@@ -314,6 +314,12 @@ def fail_in_a_chain() -> NoReturn:
 @task(backoff=AT_ONCE)
 def fail_with_a_base_exception() -> NoReturn:
     raise Unwell("neither Exception nor exit")
+
+
+@task(backoff=AT_ONCE)
+def fail_on_a_line_of(path: str) -> None:
+    """Raise an error from the first line of a file, whatever else stands there."""
+    exec(compile("raise ValueError('plain')", path, "exec"))
 
 
 @task(backoff=AT_ONCE)
@@ -634,6 +640,38 @@ def overrun_in_a_pool(seconds: float, *, marks: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(time.sleep, seconds).result()
     mark(marks, "end")
+
+
+@task(backoff=AT_ONCE, timeout=timedelta(seconds=0.3))
+async def overrun_in_async(*, marks: str) -> None:
+    """Take longer than the task's timeout, in a coroutine."""
+    mark(marks, "start")
+    await asyncio.sleep(PATIENCE)
+
+
+# Handlers that start something of their own.
+
+
+@task(backoff=AT_ONCE)
+def leave_a_thread(kind: str, seconds: float) -> str:
+    """Start a thread that goes on after the job, and that Python would wait for at its end."""
+    if kind == "pool":
+        ThreadPoolExecutor(1, "left-behind").submit(time.sleep, seconds)
+    else:
+        thread = threading.Thread(target=time.sleep, args=(seconds,), name="left-behind")
+        thread.daemon = False  # otherwise it is as the one that starts it
+        thread.start()
+    return "started"
+
+
+@task(backoff=AT_ONCE)
+def run_a_program(seconds: float, *, marks: str) -> None:
+    """Start another program and insist on its success."""
+    arguments = ["sleep", str(seconds)]
+    with subprocess.Popen(arguments) as program:
+        mark(marks, "start", program=program.pid)
+    if program.returncode:
+        raise subprocess.CalledProcessError(program.returncode, arguments)
 
 
 # Handlers that use the database for a while.

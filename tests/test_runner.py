@@ -125,7 +125,7 @@ class TestFailure:
         assert Attempt.objects.get().error_class == error
         assert verbs.where(Job.objects.get().pk) == "scheduled"
 
-    @pytest.mark.parametrize("kind", ["str", "repr", "arguments", "class"])
+    @pytest.mark.parametrize("kind", ["str", "repr", "arguments", "lock"])
     def test_that_cannot_be_put_into_words_is_recorded_to_the_end(self, kind: str) -> None:
         """C-18."""
         job = tasks.fail_unprintably.using(max_attempts=2).enqueue(kind)

@@ -262,6 +262,22 @@ class TestFence:
         assert lifecycle.settle([end(stale)]) == set()
         assert not Attempt.objects.exists()
 
+    def test_a_stale_token_deletes_nothing_where_succeeded_jobs_are_not_kept(
+        self, settings: Any
+    ) -> None:
+        settings.JOBQUEUE = {"KEEP_SUCCEEDED": timedelta(0)}
+        JobFactory()
+        stale = verbs.claim_one(worker="worker-a")
+        verbs.expire(stale.id)
+        lifecycle.rescue()
+        current = verbs.claim_one(worker="worker-b")
+        before = verbs.everything()
+        assert lifecycle.settle([verbs.succeeded(stale)]) == set()
+        assert verbs.everything() == before
+        assert lifecycle.settle([verbs.succeeded(current)]) == {current.id}
+        assert verbs.where(current.id) == "gone"
+        assert verbs.outcomes(current.id) == ["lost", "succeeded"]
+
     def test_the_fence_alone_decides_and_no_timestamp(self) -> None:
         """C-60: an expired lease that nobody has taken over is still good for an outcome."""
         job = JobFactory()

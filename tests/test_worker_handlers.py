@@ -50,7 +50,7 @@ class TestErrorsThatResist:
             ("str", "tests.tasks.StrRaises"),
             ("repr", "tests.tasks.ReprRaises"),
             ("arguments", "tests.tasks.NeedsArguments"),
-            ("socket", "ValueError"),
+            ("lock", "ValueError"),
         ],
     )
     def test_an_unprintable_error_is_recorded_by_its_class(

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from django.db import connections
+from django.db import OperationalError, connections
 
 from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
 from jobqueue.states import Status
@@ -20,12 +20,34 @@ from jobqueue.stores.base import Expired, Inserted, Look, Store
 MANY = 100
 #: So many are sent at a time.
 CHUNK = 500
+#: How often a statement is sent that has to give way to another.
+TRIES = 5
+#: PostgreSQL's codes for that: serialization failure, deadlock.
+CONFLICTS = ("40001", "40P01")
 
 
 class PostgreSQLStore(Store):
     """PostgreSQL 14 and later."""
 
     def _fetch(self, statement: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        for _ in range(TRIES - 1):
+            try:
+                return self._execute(statement, parameters)
+            except OperationalError as error:
+                if not self._gave_way(error):
+                    raise
+        return self._execute(statement, parameters)
+
+    def _gave_way(self, error: OperationalError) -> bool:
+        """Whether a statement on its own was undone for another's sake, so that it may come again.
+
+        Where REPEATABLE READ is the server's default, that is so whenever a row has changed since
+        the statement began.
+        """
+        is_alone = connections[self.using].get_autocommit()
+        return is_alone and getattr(error.__cause__, "sqlstate", None) in CONFLICTS
+
+    def _execute(self, statement: str, parameters: Any) -> list[tuple[Any, ...]]:
         with connections[self.using].cursor() as cursor:
             cursor.execute(statement, parameters)
             rows: list[tuple[Any, ...]] = cursor.fetchall()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -10,6 +12,9 @@ from collections.abc import Callable
 from django.db import connections
 
 from jobqueue import logs
+
+#: How long the threads that handlers left behind may keep a process that is done, in seconds.
+LEFT_BEHIND = 3.0
 
 
 def start_thread(
@@ -32,6 +37,26 @@ def start_thread(
     thread = threading.Thread(target=run, name=f"jobqueue-{name}", daemon=True)
     thread.start()
     return thread
+
+
+def end_soon(code: int) -> None:
+    """End this process with ``code`` even if a thread goes on that some handler started.
+
+    Python waits for such threads without end, and whoever stopped the worker would have to kill it.
+    """
+    waited = threading.Event()
+    atexit.register(waited.set)  # Python waits for threads first
+    threading.Thread(target=_end, args=(code, waited), name="jobqueue-end", daemon=True).start()
+
+
+def _end(code: int, waited: threading.Event) -> None:
+    if waited.wait(LEFT_BEHIND):
+        return
+    others = set(threading.enumerate()) - {threading.main_thread()}
+    names = sorted(each.name for each in others if not each.name.startswith("jobqueue-"))
+    logs.event(logging.WARNING, "worker.threads_left", threads=",".join(names))
+    logging.shutdown()
+    os._exit(code)
 
 
 class Pause:

@@ -23,6 +23,7 @@ from jobqueue.worker.probes import Vitals
 from jobqueue.worker.reports import REPORTS_TO, Reporter
 from jobqueue.worker.stopping import stop_with_parent
 from jobqueue.worker.supervisor import RECYCLED, SUPERVISED, Supervisor
+from jobqueue.worker.threads import end_soon
 
 
 class Command(BaseCommand):
@@ -82,6 +83,18 @@ class Command(BaseCommand):
             choices=tuple(connections),
             help="alias of the database that holds the jobs",
         )
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run as a program, which no thread that a handler left behind may keep from ending."""
+        code = 1
+        try:
+            super().run_from_argv(argv)
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+            raise
+        finally:
+            end_soon(code)
 
     def handle(self, **options: Any) -> None:
         """Run until stopped, and exit with the worker's code."""
