@@ -355,8 +355,12 @@ def release() -> Iterator[Event]:
 
 @database
 class TestAThreadThatIsStuck:
-    def wedge(self, name: str, release: Event, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let one thread of the workers wait outside the database, as for a pipe that is full."""
+    def wedge(self, name: str, release: Event, monkeypatch: pytest.MonkeyPatch) -> Event:
+        """Let one thread of the workers wait outside the database, as for a pipe that is full.
+
+        Return what says that it does: until then a slow machine may stop it elsewhere.
+        """
+        reached = Event()
         owner, method = {
             "main": (Claimer, "look"),
             "heartbeat": (Presence, "beat_if_due"),
@@ -365,10 +369,12 @@ class TestAThreadThatIsStuck:
         usual = getattr(owner, method)
 
         def stuck(*args: Any) -> Any:
+            reached.set()
             release.wait(PATIENCE)
             return usual(*args)
 
         monkeypatch.setattr(owner, method, stuck)
+        return reached
 
     @pytest.mark.parametrize("name", ["main", "heartbeat", "settle"])
     def test_shows(
@@ -376,9 +382,10 @@ class TestAThreadThatIsStuck:
     ) -> None:
         monkeypatch.setattr(pulse, "PATIENCE", 0.5)
         monkeypatch.setattr(health, "TICK", 0.1)
-        self.wedge(name, release, monkeypatch)
+        is_stuck = self.wedge(name, release, monkeypatch)
         tasks.noop.enqueue()
         with running_worker() as worker:
+            assert is_stuck.wait(PATIENCE)
             vitals = WorkerVitals(worker)
             expected = f"the {name} thread makes no progress"
             wait_until(lambda: vitals.not_alive() == expected, doing=expected)
