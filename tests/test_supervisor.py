@@ -120,6 +120,17 @@ class TestWorkers:
         assert not thread.is_alive()
         assert supervisor.exit_code in {0, 1}
 
+    def test_that_fell_before_do_not_count_when_the_rest_is_stopped(
+        self, worker_process: StartWorker
+    ) -> None:
+        """Whether the fallen one has been replaced yet makes no difference."""
+        parent = worker_process(*QUICK, ready=False)
+        for pid in wait_for_workers().values():
+            os.kill(pid, signal.SIGKILL)
+        parent.wait_for_line("worker.replaced")
+        parent.signal(signal.SIGTERM)
+        assert parent.wait() == 0, parent.output
+
     def test_end_by_themselves_when_there_is_nothing_to_do(
         self, worker_process: StartWorker
     ) -> None:

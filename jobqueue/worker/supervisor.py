@@ -168,7 +168,8 @@ class Supervisor:
             return True
         child.close()
         if self.stop_requests or (self.ends and code == 0):
-            self.exit_code = self.exit_code or int(code not in CLEAN)
+            if child.replace_at is None:  # one that fell earlier has been told of
+                self.exit_code = self.exit_code or int(code not in CLEAN)
             return False
         if child.replace_at is None:
             child.replace_at = monotonic() + self._delay(child, code)
