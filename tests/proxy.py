@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -39,6 +38,7 @@ class Proxy:
     def cut(self) -> None:
         """End all connections and refuse new ones, as a server does that is down."""
         _end(self._listening)
+        self._listening.close()
         for end in list(self._open):
             _end(end)
 
@@ -58,46 +58,44 @@ class Proxy:
         with suppress(OSError):  # closed
             while True:
                 client, _ = listening.accept()
-                server = _connect()
-                self._open |= {client, server}
-                is_trapped = threading.Event()
-                for pump, ends in ((self._ask, (client, server)), (self._answer, (server, client))):
-                    threading.Thread(target=pump, args=(*ends, is_trapped), daemon=True).start()
+                link = threading.Thread(target=self._link, args=(client, _connect()), daemon=True)
+                link.start()
+
+    def _link(self, client: socket.socket, server: socket.socket) -> None:
+        """Pass on what either says; close both when neither thread uses them any more."""
+        is_trapped = threading.Event()
+        answers = threading.Thread(target=self._answer, args=(server, client, is_trapped))
+        with client, server:
+            self._open |= {client, server}
+            answers.start()
+            self._ask(client, server, is_trapped)
+            answers.join()
+            self._open -= {client, server}
 
     def _ask(self, client: socket.socket, server: socket.socket, trap: threading.Event) -> None:
-        for data in self._received(client, server):
-            if self._trap and self._trap in data:
-                self._trap = None
-                trap.set()
-            server.sendall(data)
+        with suppress(OSError):
+            while data := client.recv(65536):
+                if self._trap and self._trap in data:
+                    self._trap = None
+                    trap.set()
+                server.sendall(data)
+        _end(client, server)
 
     def _answer(self, server: socket.socket, client: socket.socket, trap: threading.Event) -> None:
-        for data in self._received(server, client):
-            if trap.is_set():
-                return
-            client.sendall(data)
-
-    def _received(self, one: socket.socket, other: socket.socket) -> Iterator[bytes]:
-        try:
-            with suppress(OSError):
-                while data := one.recv(65536):
-                    yield data
-        except (OSError, GeneratorExit):
-            pass
-        finally:
-            for end in (one, other):
-                _end(end)
-                self._open.discard(end)
+        with suppress(OSError):
+            while (data := server.recv(65536)) and not trap.is_set():
+                client.sendall(data)
+        _end(client, server)
 
 
 #: What is said must be seen in passing.
 PLAIN = "?sslmode=disable&gssencmode=disable"
 
 
-def _end(end: socket.socket) -> None:
-    with suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
-    end.close()
+def _end(*ends: socket.socket) -> None:
+    for end in ends:
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def _connect() -> socket.socket:
