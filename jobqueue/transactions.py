@@ -28,7 +28,7 @@ _ours = _OfThisThread()
 
 @receiver(connection_created, dispatch_uid="jobqueue.transactions")
 def _note(connection: Any, **_: Any) -> None:
-    if connection not in _ours.opened:
+    if connection not in open_connections():  # which lets go of those that are closed
         _ours.opened.append(connection)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import DataError, Error, OperationalError, connection, transaction
 
-from jobqueue import enqueue_many, lifecycle
+from jobqueue import enqueue_many, lifecycle, transactions
 from jobqueue.claims import Claim, Lease, Settlement, Turn
 from jobqueue.lifecycle.alias import BATCH
 from jobqueue.models import Attempt, Job
@@ -440,6 +440,18 @@ class TestThreadConnections:
         second_connection.run(kept.after_job)  # of one that did not use it
         second_connection.run(kept.before_job)
         assert second_connection.run(backend) != pid
+
+    def test_that_are_closed_are_let_go(self, second_connection: OtherConnection) -> None:
+        """A thread that lives long and only opens others now and then keeps none of them."""
+
+        def open_and_close_others() -> int:
+            for _ in range(5):
+                other: Any = connection.copy()
+                other.connect()
+                other.close()
+            return len(transactions._ours.opened)
+
+        assert second_connection.run(open_and_close_others) <= 2
 
 
 def backend() -> int:
