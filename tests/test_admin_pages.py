@@ -511,9 +511,9 @@ class TestMasking:
 
     def test_follows_the_settings(self, admin_client: Client, settings: Any) -> None:
         settings.JOBQUEUE = {"SENSITIVE_KEYS": ["shoe-size"]}
-        job = JobFactory(kwargs={"Shoe_Size": 47, "password": "open"})
+        job = JobFactory(kwargs={"Shoe_Size": "a large one", "password": "open"})
         text = text_of(get(admin_client, page_url(job)))
-        assert "47" not in text
+        assert "a large one" not in text
         assert '"password": "open"' in text
 
     @pytest.mark.parametrize("name", ["discard", "cancel"])
