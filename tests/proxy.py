@@ -58,8 +58,8 @@ class Proxy:
         with suppress(OSError):  # closed
             while True:
                 client, _ = listening.accept()
-                link = threading.Thread(target=self._link, args=(client, _connect()), daemon=True)
-                link.start()
+                ends = (client, connect_to_server())
+                threading.Thread(target=self._link, args=ends, daemon=True).start()
 
     def _link(self, client: socket.socket, server: socket.socket) -> None:
         """Pass on what either says; close both when neither thread uses them any more."""
@@ -98,7 +98,8 @@ def _end(*ends: socket.socket) -> None:
             end.shutdown(socket.SHUT_RDWR)
 
 
-def _connect() -> socket.socket:
+def connect_to_server() -> socket.socket:
+    """Return a socket that is connected to the server of the test's database."""
     config = connection.settings_dict
     host, port = config["HOST"] or "localhost", int(config["PORT"] or 5432)
     if not host.startswith("/"):

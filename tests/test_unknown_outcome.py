@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from django.db import connection
@@ -15,6 +14,7 @@ from jobqueue.states import Outcome
 from tests import tasks
 from tests.models import Mark
 from tests.processes import WorkerProcess, database_url
+from tests.proxy import connect_to_server
 from tests.soundness import violations
 from tests.test_worker_lease import QUICK, outcomes
 
@@ -48,7 +48,7 @@ class Wire:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = _connect()
+                server = connect_to_server()
                 self._ends += [client, server]
                 threading.Thread(target=self._carry, args=(client, server), daemon=True).start()
 
@@ -72,16 +72,6 @@ class Wire:
         self._listener.close()
         for end in self._ends:
             end.close()
-
-
-def _connect() -> socket.socket:
-    config = connection.settings_dict
-    host, port = config["HOST"], config["PORT"] or 5432
-    if not host.startswith("/"):
-        return socket.create_connection((host or "127.0.0.1", int(port)))
-    server = socket.socket(socket.AF_UNIX)
-    server.connect(str(Path(host) / f".s.PGSQL.{port}"))
-    return server
 
 
 def _answer(server: socket.socket, client: socket.socket, is_broken: threading.Event) -> None:

@@ -38,8 +38,7 @@ class Step:
 
     def __init__(self, work: Callable[[], None], *, longest: float = Pause.LONGEST) -> None:
         self._work = work
-        self._pause = Pause()
-        self._longest = longest
+        self._pause = Pause(longest=longest)
         #: When to try again after a failure, on the monotonic clock.
         self.not_before = 0.0
 
@@ -51,7 +50,7 @@ class Step:
             self._work()
         except Error as error:
             close_old_connections()
-            self.not_before = monotonic() + min(self._pause.next(), self._longest)
+            self.not_before = monotonic() + self._pause.next()
             logs.problem("worker.heartbeat_failed", error)
         else:
             self._pause.reset()

@@ -92,7 +92,7 @@ class Settler:
 
     def _settle(self, batch: list[Ended], *, again: bool = False) -> None:
         """Record a batch; while the database is away try again, until the leases have ended."""
-        pause = Pause()
+        pause = Pause(longest=LONGEST_PAUSE)
         while batch:
             self.pulse.beat()
             try:
@@ -107,7 +107,7 @@ class Settler:
                 close_old_connections()
                 again = True  # the statement may have been committed before its answer was lost
                 logs.problem("worker.settle_failed", error, jobs=len(batch))
-            sleep(min(pause.next(), LONGEST_PAUSE))
+            sleep(pause.next())
             batch = self._still_held(batch)
 
     def _still_held(self, batch: list[Ended]) -> list[Ended]:

@@ -65,13 +65,14 @@ class Pause:
     FIRST = 0.1
     LONGEST = 10.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, longest: float = LONGEST) -> None:
+        self._longest = longest
         self._next = self.FIRST
 
     def next(self) -> float:
         """Return how long to wait now, in seconds; the next pause is up to twice as long."""
         pause = self._next * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
-        self._next = min(self._next * 2, self.LONGEST)
+        self._next = min(self._next * 2, self._longest)
         return pause
 
     def reset(self) -> None:
