@@ -25,8 +25,8 @@ from tests.factories import AttemptFactory, DeadLetterFactory, JobFactory, Worke
 from tests.processes import PATIENCE
 
 webdriver = pytest.importorskip("selenium.webdriver")
-expected = pytest.importorskip("selenium.webdriver.support.expected_conditions")
 ui = pytest.importorskip("selenium.webdriver.support.ui")
+WebDriverException = pytest.importorskip("selenium.common.exceptions").WebDriverException
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 CHROMEDRIVER = shutil.which("chromedriver")
@@ -45,6 +45,8 @@ POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
     "font-src 'self'; form-action 'self'"
 )
+#: Whether the page that was marked as old has gone, and its successor is complete.
+IS_NEW = "return !window.isOld && document.readyState === 'complete'"
 #: A page that breaks the policy, to show that it would be noticed.
 CONTROL = "/breaks-the-policy/"
 
@@ -102,10 +104,15 @@ class TestInTheBrowser(StaticLiveServerTestCase):
         return self.driver.find_element("name", name)
 
     def press(self, selector: str) -> None:
-        """Press what leads to another page, and wait until that is there."""
-        old = self.driver.find_element("tag name", "html")
+        """Press what leads to another page, and wait until that is there.
+
+        The old page carries a mark: to ask after one of its elements while it is being replaced is
+        an error of the driver's own now and then.
+        """
+        self.driver.execute_script("window.isOld = true")
         self.driver.find_element("css selector", selector).click()
-        ui.WebDriverWait(self.driver, PATIENCE).until(expected.staleness_of(old))
+        wait = ui.WebDriverWait(self.driver, PATIENCE, ignored_exceptions=[WebDriverException])
+        wait.until(lambda driver: driver.execute_script(IS_NEW))
 
     def choose(self, action: str) -> None:
         ui.Select(self.field("action")).select_by_value(action)
