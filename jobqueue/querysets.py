@@ -12,16 +12,26 @@ from django.db.models import (
     Exists,
     ExpressionWrapper,
     F,
+    Model,
     OuterRef,
+    Q,
     QuerySet,
     Value,
 )
 from django.db.models.functions import Now
 
-from jobqueue.states import FINISHED, Status
+from jobqueue.states import FINISHED, BulkState, Status
 
 if TYPE_CHECKING:
-    from jobqueue.models import Attempt, DeadLetter, Job, Worker  # noqa: F401 - named in quotes
+    from jobqueue.models import (  # noqa: F401 - named in quotes
+        Attempt,
+        BulkOperation,
+        DeadLetter,
+        Job,
+        OperationLog,
+        Queue,
+        Worker,
+    )
 
 
 def ago(span: timedelta) -> ExpressionWrapper[Any]:
@@ -97,6 +107,14 @@ class AttemptQuerySet(QuerySet["Attempt"]):
 class DeadLetterQuerySet(QuerySet["DeadLetter"]):
     """Sets of dead letters."""
 
+    def open(self) -> DeadLetterQuerySet:
+        """Dead letters that nobody has dealt with."""
+        return self.filter(discarded_at__isnull=True)
+
+    def discarded(self) -> DeadLetterQuerySet:
+        """Dead letters that were discarded: kept, and marked."""
+        return self.filter(discarded_at__isnull=False)
+
     def died_before(self, span: timedelta) -> DeadLetterQuerySet:
         """Dead letters more than ``span`` old."""
         return self.filter(died_at__lt=ago(span))
@@ -108,3 +126,36 @@ class WorkerQuerySet(QuerySet["Worker"]):
     def silent_for(self, span: timedelta) -> WorkerQuerySet:
         """Workers whose last heartbeat is more than ``span`` ago."""
         return self.filter(heartbeat_at__lt=ago(span))
+
+
+class QueueQuerySet(QuerySet["Queue"]):
+    """Sets of queues."""
+
+    def paused(self) -> QueueQuerySet:
+        """Queues of which no job is claimed now."""
+        lasts = Q(paused_until__isnull=True) | Q(paused_until__gt=Now())
+        return self.filter(lasts, paused_at__isnull=False)
+
+
+class BulkOperationQuerySet(QuerySet["BulkOperation"]):
+    """Sets of bulk operations."""
+
+    def running(self) -> BulkOperationQuerySet:
+        """Operations that workers carry out."""
+        return self.filter(state=BulkState.RUNNING)
+
+
+class OperationLogQuerySet(QuerySet["OperationLog"]):
+    """Sets of lines of the audit; they are only ever added."""
+
+    def of(self, model: type[Model], pk: Any) -> OperationLogQuerySet:
+        """What was done to one row, the newest first."""
+        return self.filter(target_type=model._meta.model_name, target_id=str(pk)).order_by("-pk")
+
+    def update(self, **kwargs: Any) -> int:
+        """Refuse it."""
+        raise TypeError("lines of the operation log are never changed")
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Refuse it."""
+        raise TypeError("lines of the operation log are never deleted")

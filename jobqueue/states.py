@@ -49,3 +49,21 @@ class WorkerState(TextChoices):
 
     RUNNING = "running", _("running")
     DRAINING = "draining", _("draining")
+
+
+class BulkKind(TextChoices):
+    """What a bulk operation does to each dead letter."""
+
+    REPLAY = "replay", _("replay")
+    DISCARD = "discard", _("discard")
+
+
+class BulkState(TextChoices):
+    """Where a bulk operation stands."""
+
+    RUNNING = "running", _("running")
+    PAUSED = "paused", _("paused")
+    CANCELLED = "cancelled", _("cancelled")
+    DONE = "done", _("done")
+    # Its actor lost the right to do it, or the database would not have it.
+    FAILED = "failed", _("failed")

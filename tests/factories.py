@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import factory
 from django.db.models import Model
 
-from jobqueue.models import Attempt, DeadLetter, Job, Worker
+from jobqueue.models import Attempt, DeadLetter, Job, Queue, Worker
 from jobqueue.querysets import ago, from_now
 from jobqueue.states import Outcome, Reason, Status
 
@@ -159,3 +159,25 @@ class WorkerFactory(Rows[Worker]):
     concurrency = 8
     started_at = factory.LazyAttribute(lambda worker: ago(worker.silent_for + timedelta(hours=1)))
     heartbeat_at = factory.LazyAttribute(lambda worker: ago(worker.silent_for))
+
+
+class QueueFactory(Rows[Queue]):
+    """A queue; ``paused=True`` paused just now, for ever or for ``paused_for``."""
+
+    class Meta:
+        model = Queue
+
+    class Params:
+        paused_for = timedelta(hours=1)
+
+        paused = factory.Trait(
+            paused_at=factory.LazyAttribute(lambda _: ago(NOW)),
+            paused_by="alice",
+            pause_reason="the mail server is down",
+        )
+        paused_for_a_while = factory.Trait(
+            paused=True,
+            paused_until=factory.LazyAttribute(lambda queue: from_now(queue.paused_for)),
+        )
+
+    name = factory.Sequence("queue-{}".format)

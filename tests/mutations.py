@@ -540,7 +540,7 @@ _CODE = (
 
 # The constraints of the database: out of the models and out of the migration.
 
-MODELS = "jobqueue/models.py"
+MODELS = "jobqueue/models/jobs.py"
 MIGRATION = "jobqueue/migrations/0002_storage.py"  # the one after that which makes them
 _CHECKS = {
     "jobqueue_claimed_iff_leased": (

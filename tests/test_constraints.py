@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
 from django.apps import apps
 from django.db import IntegrityError, transaction
-from django.db.models import F
+from django.db.models import F, Model
 from django.db.models.functions import Now
+from django.utils import timezone
 
-from jobqueue.models import Attempt, Job
-from jobqueue.states import Status
+from jobqueue.models import Attempt, BulkOperation, Job, Queue, Replay, Rollup, Sample
+from jobqueue.states import BulkKind, Status
 from tests.factories import AttemptFactory, JobFactory
 
 pytestmark = pytest.mark.django_db
+
+TOMORROW = timezone.now() + timedelta(days=1)
 
 
 class Wrong(NamedTuple):
@@ -64,7 +68,57 @@ def test_an_attempt_is_recorded_once() -> None:
     assert Attempt.objects.get() == attempt
 
 
+class Refused(NamedTuple):
+    """A row, or the second of two, that the database must refuse."""
+
+    constraint: str
+    model: type[Model]
+    row: dict[str, Any]
+    again: bool = False
+
+    @property
+    def message(self) -> str:
+        """SQLite names the columns of a constraint that is unique, not the constraint."""
+        constraint = next(
+            each for each in self.model._meta.constraints if each.name == self.constraint
+        )
+        return "|".join([self.constraint, ".*".join(getattr(constraint, "fields", ("",)))])
+
+
+REFUSED = [
+    Refused("jobqueue_a_pause_has_a_beginning", Queue, {"name": "mail", "paused_by": "alice"}),
+    Refused("jobqueue_a_pause_has_a_beginning", Queue, {"name": "mail", "paused_until": Now()}),
+    Refused(
+        "jobqueue_bulkoperation_gets_on",
+        BulkOperation,
+        {"kind": BulkKind.REPLAY, "expected": 1, "rate": 0},
+    ),
+    Refused(
+        "jobqueue_letter_replayed_once",
+        Replay,
+        {"job_id": 1, "fence": 5, "died_at": Now(), "from_queue": "a", "to_queue": "b"},
+        again=True,
+    ),
+    Refused(
+        "jobqueue_rollup_once",
+        Rollup,
+        {"span": 60, "start": TOMORROW, "queue_name": "mail", "task": "send"},
+        again=True,
+    ),
+    Refused("jobqueue_sample_once", Sample, {"minute": TOMORROW, "queue_name": "mail"}, again=True),
+]
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: str(refused.constraint))
+def test_a_row_that_must_not_be_is_refused(refused: Refused) -> None:
+    if refused.again:
+        refused.model._base_manager.create(**refused.row)
+    with pytest.raises(IntegrityError, match=refused.message), transaction.atomic():
+        refused.model._base_manager.create(**refused.row)
+
+
 def test_every_check_of_the_models_is_tried() -> None:
     ours = apps.get_app_config("jobqueue").get_models()
     names = {constraint.name for model in ours for constraint in model._meta.constraints}
-    assert {wrong.constraint for wrong in WRONG} | {"jobqueue_attempt_recorded_once"} == names
+    tried = {each.constraint for each in [*WRONG, *REFUSED]}
+    assert tried | {"jobqueue_attempt_recorded_once"} == names

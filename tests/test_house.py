@@ -28,6 +28,7 @@ ORDER = (
     "jobqueue.options",
     "jobqueue.claims",
     "jobqueue.failures",
+    "jobqueue.measures",
     "jobqueue.context",
     "jobqueue.registry",
     "jobqueue",

@@ -5,6 +5,7 @@ one for each batch. ``using`` is a database alias; None asks the routers where j
 """
 
 from jobqueue.lifecycle.alias import alias
+from jobqueue.lifecycle.audit import Actor
 from jobqueue.lifecycle.claiming import claim, extend
 from jobqueue.lifecycle.enqueueing import enqueue, enqueue_many
 from jobqueue.lifecycle.maintenance import look, promote, prune, rescue
@@ -12,6 +13,7 @@ from jobqueue.lifecycle.operations import cancel, discard, replay, run_now
 from jobqueue.lifecycle.settling import interrupt, release, settle
 
 __all__ = [
+    "Actor",
     "alias",
     "cancel",
     "claim",

@@ -1,4 +1,4 @@
-"""The tables. Rows are written by :mod:`jobqueue.lifecycle` and its stores, and by nothing else."""
+"""What there is to do, what was tried, and what gave up."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue.options import MAX_ACTOR, MAX_NAME, MAX_PRIORITY, MIN_PRIORITY
-from jobqueue.querysets import AttemptQuerySet, DeadLetterQuerySet, JobQuerySet, WorkerQuerySet
-from jobqueue.states import FINISHED, Outcome, Reason, Status, WorkerState
+from jobqueue.querysets import AttemptQuerySet, DeadLetterQuerySet, JobQuerySet
+from jobqueue.states import FINISHED, Outcome, Reason, Status
 
 MAX_TASK_NAME = 200
 MAX_WORKER_NAME = 120
 MAX_LAST_ERROR = 500
+MAX_REASON = 500
 
 _CLAIMED = Q(status=Status.CLAIMED)
 _LEASED = Q(claimed_by__isnull=False, claimed_at__isnull=False, claimed_until__isnull=False)
 _NOT_LEASED = Q(claimed_by__isnull=True, claimed_at__isnull=True, claimed_until__isnull=True)
+_OPEN = Q(discarded_at__isnull=True)
 
 
 class Request(models.Model):
@@ -94,6 +96,10 @@ class Job(Request):
         permissions: ClassVar = [
             ("cancel_job", _("Can cancel jobs")),
             ("run_job_now", _("Can run scheduled jobs now")),
+            ("move_job", _("Can move jobs to another queue")),
+            ("prioritise_job", _("Can change the priority of jobs")),
+            ("view_payload", _("Can see payloads, results and tracebacks")),
+            ("export_rows", _("Can export rows as CSV")),
         ]
         indexes: ClassVar = [
             # The claim: exactly its ORDER BY, and only what can run now.
@@ -149,6 +155,20 @@ class Job(Request):
         ]
 
 
+class Lease(Job):
+    """A claimed job, seen as the lease on it."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("lease")
+        verbose_name_plural = _("leases")
+        default_permissions = ("view",)
+        permissions: ClassVar = [
+            ("extend_lease", _("Can extend leases")),
+            ("release_lease", _("Can release leases that others hold")),
+        ]
+
+
 class Attempt(models.Model):
     """One try of a job: written once, when it ended, with what settled the job; never changed."""
 
@@ -200,7 +220,8 @@ class Attempt(models.Model):
 class DeadLetter(Request):
     """A job that gave up, moved here whole under its own id, with the reason.
 
-    Only :mod:`jobqueue.lifecycle` changes a row: it is replayed or discarded, never edited.
+    Only :mod:`jobqueue.lifecycle` changes a row: it is replayed, or discarded, which marks it. One
+    that is discarded can be restored.
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -210,6 +231,13 @@ class DeadLetter(Request):
     error_class = models.CharField(_("error class"), max_length=200, db_default="", blank=True)
     message = models.TextField(_("message"), db_default="", blank=True)
     fingerprint = models.CharField(_("error fingerprint"), max_length=16, db_default="", blank=True)
+    discarded_at = models.DateTimeField(_("discarded at"), null=True)
+    discarded_by = models.CharField(
+        _("discarded by"), max_length=MAX_ACTOR, db_default="", blank=True
+    )
+    discard_reason = models.CharField(
+        _("reason for discarding"), max_length=MAX_REASON, db_default="", blank=True
+    )
 
     objects = DeadLetterQuerySet.as_manager()
 
@@ -220,39 +248,19 @@ class DeadLetter(Request):
         default_permissions = ("view",)
         permissions: ClassVar = [
             ("replay_deadletter", _("Can replay dead letters")),
-            ("discard_deadletter", _("Can discard dead letters")),
+            ("edit_payload", _("Can replay dead letters with an edited payload")),
+            ("discard_deadletter", _("Can discard and restore dead letters")),
+            ("delete_deadletter", _("Can delete dead letters for ever")),
         ]
         indexes: ClassVar = [
             models.Index(fields=["died_at"], name="jobqueue_deadletter_died_at"),
-            models.Index(fields=["task", "fingerprint"], name="jobqueue_deadletter_error"),
+            # What is to be dealt with: counted, listed, and grouped by error, from indexes alone.
+            models.Index(
+                fields=["died_at", "id"], name="jobqueue_deadletter_open", condition=_OPEN
+            ),
+            models.Index(
+                fields=["fingerprint", "task", "died_at", "id"],
+                name="jobqueue_deadletter_error",
+                condition=_OPEN,
+            ),
         ]
-
-
-class Worker(models.Model):
-    """One live worker process, written by itself."""
-
-    id = models.BigAutoField(primary_key=True)
-    name = models.CharField(_("name"), max_length=MAX_WORKER_NAME, unique=True)
-    host = models.CharField(_("host"), max_length=255)
-    pid = models.PositiveIntegerField(_("process id"))
-    #: As given on the command line: "default, mail:2"; empty: all queues.
-    queues = models.TextField(_("queues"), db_default="", blank=True)
-    concurrency = models.PositiveIntegerField(_("concurrency"))
-    state = models.CharField(
-        _("state"), max_length=10, choices=WorkerState.choices, db_default=WorkerState.RUNNING
-    )
-    #: Idle, and to be notified of new jobs: whoever enqueues looks at it.
-    listens = models.BooleanField(_("listens"), db_default=False)
-    started_at = models.DateTimeField(_("started at"), db_default=Now())
-    heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
-
-    objects = WorkerQuerySet.as_manager()
-
-    class Meta:
-        db_table = "jobqueue_worker"
-        verbose_name = _("worker")
-        verbose_name_plural = _("workers")
-        default_permissions = ("view",)
-
-    def __str__(self) -> str:
-        return self.name
