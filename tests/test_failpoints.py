@@ -46,7 +46,10 @@ LEASE = 1.0
 #: Longer than the lease: who comes back from it has lost its jobs.
 LONG = 1.3
 MINUTE = timedelta(minutes=1)
-OF_PEOPLE = ("enqueue", "enqueue_many", "cancel", "run_now", "replay", "discard", "prune")
+OF_PEOPLE = (
+    *("enqueue", "enqueue_many", "cancel", "run_now", "move", "prioritise", "replay", "discard"),
+    *("extend_leases", "release_leases", "release_worker", "prune"),
+)
 OF_WORKERS = tuple(verb for verb in VERBS if verb not in OF_PEOPLE)
 #: Those that are part of every run; all others belong to the long ones.
 QUICK = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -80,9 +80,12 @@ class PostgreSQLStore(Store):
         ):
             while some := "".join(islice(rows, CHUNK)):  # the server reads while we write the next
                 copy.write(some)
-        names = list({each.queue_name for each in requests})
-        self._fetch(statements.WAKE, {"queue_names": names})
+        self.wake({each.queue_name for each in requests})
         return list(ids)
+
+    def wake(self, queue_names: Collection[str]) -> None:
+        if queue_names:
+            self._fetch(statements.WAKE, {"queue_names": list(queue_names)})
 
     def claim(
         self, turns: Sequence[Turn], *, worker: str, lease: float, leases: Mapping[str, float]
