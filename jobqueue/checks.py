@@ -27,7 +27,7 @@ _SPANS = {
     "KEEP_ATTEMPTS": timedelta(0),
     "KEEP_DEAD_LETTERS": timedelta(0),
 }
-_NUMBERS = ("MAX_ATTEMPTS", "MAX_PAYLOAD_BYTES", "CONCURRENCY")
+_NUMBERS = ("MAX_ATTEMPTS", "MAX_PAYLOAD_BYTES", "CONCURRENCY", "ADMIN_SCAN_LIMIT")
 
 
 @checks.register("jobqueue")

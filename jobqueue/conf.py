@@ -42,6 +42,8 @@ class Settings:
     POLL_INTERVAL: timedelta = timedelta(seconds=1)
     #: How long a draining worker lets running jobs finish (below Kubernetes' default of 30 s).
     DRAIN_TIMEOUT: timedelta = timedelta(seconds=25)
+    #: Among how many of the newest rows the admin searches payloads, and how many it exports.
+    ADMIN_SCAN_LIMIT: int = 100_000
     #: What the admin masks: any key of a payload that contains one of these, in any case.
     SENSITIVE_KEYS: tuple[str, ...] = (
         "password",

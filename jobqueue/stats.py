@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 from itertools import islice
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ from django.db.models import Count, DurationField, Expression, ExpressionWrapper
 from django.db.models.functions import Now
 
 from jobqueue import conf
-from jobqueue.models import DeadLetter, Job, Worker
+from jobqueue.measures import percentile
+from jobqueue.models import DeadLetter, Job, Rollup, Worker
 from jobqueue.querysets import ago
 
 #: Oldest ages are looked for in no more lanes (a queue and a priority) than this.
@@ -91,6 +93,16 @@ def live_workers(*, using: str | None = None) -> int:
     """Return how many workers have a heartbeat that is not stale."""
     workers = Worker.objects.using(using or router.db_for_read(Worker))
     return workers.filter(heartbeat_at__gte=ago(stale_after())).count()
+
+
+def usual_run_time(tasks: Collection[str], *, using: str | None = None) -> dict[str, float]:
+    """Return, for tasks that have ever run, what 95 % of their runs did not exceed, in seconds."""
+    rollups = Rollup.objects.using(using or router.db_for_read(Rollup))
+    total: dict[str, Counter[str]] = {task: Counter() for task in tasks}
+    for task, runs in rollups.filter(span=0, task__in=total).values_list("task", "runs"):
+        total[task].update(runs)
+    usual = {task: percentile(runs, 0.95) for task, runs in total.items()}
+    return {task: seconds for task, seconds in usual.items() if seconds is not None}
 
 
 def stale_after() -> timedelta:

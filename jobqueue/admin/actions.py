@@ -135,6 +135,13 @@ class OperatedAdmin(ReadOnlyAdmin[M]):
         ]
         return [*own, *super().get_urls()]
 
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Add the buttons."""
+        extra = {"buttons": self.buttons(request, context["original"])}
+        return super().render_change_form(request, context | extra, *args, **kwargs)
+
     def buttons(self, request: HttpRequest, row: M) -> list[Button]:
         """Return what the user may do to this row as it is now."""
         return [

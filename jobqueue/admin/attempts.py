@@ -13,15 +13,15 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobqueue.admin import display, filters
-from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin import display, filters, payloads
+from jobqueue.admin.export import ExportedAdmin
 from jobqueue.models import Attempt, DeadLetter, Job
 from jobqueue.states import Outcome
 from jobqueue.stats import age_of
 
 
 @admin.register(Attempt)
-class AttemptAdmin(ReadOnlyAdmin[Attempt]):
+class AttemptAdmin(ExportedAdmin[Attempt]):
     """Attempts, each with a link to its job or to the dead letter that it has become."""
 
     list_display = (
@@ -42,6 +42,12 @@ class AttemptAdmin(ReadOnlyAdmin[Attempt]):
         filters.FingerprintFilter,
     )
     deferred = ("traceback", "message")
+    actions = ("export_csv",)
+    exported = (
+        *("id", "job_id", "number", "fence", "task", "queue_name", "worker", "started_at"),
+        *("finished_at", "outcome", "error_class", "message", "fingerprint"),
+    )
+    exported_text = ("traceback",)
     empty_text = gettext_lazy("No attempts. Each is written here when it ends.")
 
     fieldsets = (
@@ -66,6 +72,7 @@ class AttemptAdmin(ReadOnlyAdmin[Attempt]):
                 age=age_of(F("finished_at")),
                 has_job_page=self._has_page(request, Job),
                 has_letter_page=self._has_page(request, DeadLetter),
+                sees_payload=Value(payloads.may_see(request)),
             )
         )
 
@@ -115,9 +122,10 @@ class AttemptAdmin(ReadOnlyAdmin[Attempt]):
         return display.preformatted(attempt.message)
 
     @admin.display(description=gettext_lazy("traceback"))
-    def whole_traceback(self, attempt: Attempt) -> Any:
-        """Return the traceback."""
-        return display.preformatted(attempt.traceback)
+    def whole_traceback(self, attempt: Any) -> Any:
+        """Return the traceback, for those who may see payloads."""
+        text = attempt.traceback if attempt.sees_payload else str(payloads.WITHHELD)
+        return display.preformatted(text)
 
     @admin.display(description=gettext_lazy("error fingerprint"))
     def same_error(self, attempt: Attempt) -> Any:

@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
 from jobqueue.admin import deeds, display, figures, filters
+from jobqueue.admin.checks import PermissionChecks
 from jobqueue.admin.paginator import CappedPaginator
 
 M = TypeVar("M", bound=Model)
@@ -44,6 +45,7 @@ class OrderedChangeList(ChangeList):
 class ReadOnlyAdmin(_ModelAdmin[M]):
     """Shows rows without loading what is large, counting what is many, or offering to edit."""
 
+    checks_class = PermissionChecks
     ordering: ClassVar[tuple[str, ...]] = ("-pk",)
     sortable_by = ()
     list_per_page = 100

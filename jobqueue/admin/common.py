@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from django.contrib import admin
-from django.db.models import Q, QuerySet
+from django.contrib import admin, messages
+from django.db.models import Q, QuerySet, Value
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.translation import gettext_lazy as _
+from django.utils.functional import lazy
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
-from jobqueue.admin import display, filters, payloads
+from jobqueue import conf
+from jobqueue.admin import display, filters, payloads, search
 from jobqueue.admin.actions import OperatedAdmin
 from jobqueue.admin.base import M
+from jobqueue.admin.export import ExportedAdmin
 from jobqueue.admin.history import history
 from jobqueue.models import DeadLetter, Job
 
 
-class RequestAdmin(OperatedAdmin[M]):
+def _scan_limit() -> str:
+    return f"{conf.get().ADMIN_SCAN_LIMIT:,}"
+
+
+def payload_search(what: Any) -> Any:
+    """Return a help text for the search: what it finds beside payloads, and in how many rows."""
+    text = gettext_lazy(
+        "{what} In the payloads of the newest {limit}: args.NAME:VALUE, kwargs.KEY.KEY:VALUE."
+    )
+    return format_lazy(text, what=what, limit=lazy(_scan_limit, str)())
+
+
+class RequestAdmin(OperatedAdmin[M], ExportedAdmin[M]):
     """Shows a request: its task, its payload with what is sensitive masked, and its attempts."""
 
     deferred: ClassVar[tuple[str, ...]] = ("args", "kwargs", "trace")
@@ -26,20 +43,51 @@ class RequestAdmin(OperatedAdmin[M]):
     # Only makes the search box appear: get_search_results() is ours.
     search_fields = ("pk__exact",)
 
-    payload_fieldset = (_("Payload"), {"fields": ["arguments", "keyword_arguments", "version"]})
+    payload_fieldset = (
+        gettext_lazy("Payload"),
+        {"fields": ["arguments", "keyword_arguments", "version"]},
+    )
     origin_fieldset = (
-        _("Origin"),
+        gettext_lazy("Origin"),
         {"fields": [("enqueued_at", "actor", "correlation_id"), "trace_headers"]},
     )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
+        """Tell, as a column of each row, whether the user may see its payload."""
+        rows: Any = super().get_queryset(request)
+        return rows.annotate(  # type: ignore[no-any-return]
+            sees_payload=Value(payloads.may_see(request))
+        )
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find whole matches of a number or a name; a part would read every row."""
-        term = search_term.strip()
-        if not term:
+        """Find whole matches of a number or a name, or of one place in the payload.
+
+        A part would read every row; and of payloads only those of the newest rows are read.
+        """
+        text = search_term.strip()
+        if not text:
             return queryset, False
-        return queryset.filter(self.matches(term)), False
+        if not search.is_of_payloads(text):
+            return queryset.filter(self.matches(text)), False
+        try:
+            return self._search_payloads(request, queryset, text), False
+        except search.SearchError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return queryset.none(), False
+
+    def _search_payloads(
+        self, request: HttpRequest, queryset: QuerySet[Any], text: str
+    ) -> QuerySet[Any]:
+        if not payloads.may_see(request):
+            raise search.SearchError(
+                _("To search payloads needs the permission jobqueue.view_payload.")
+            )
+        rows = search.newest(queryset)
+        for term in search.read(text):
+            rows = rows.filter(self.matches(term) if isinstance(term, str) else search.holds(term))
+        return rows
 
     def matches(self, term: str) -> Q:
         """Return what a search looks for: a number or a correlation id."""
@@ -75,36 +123,33 @@ class RequestAdmin(OperatedAdmin[M]):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Add the buttons and the attempts."""
+        """Add the attempts."""
         row = context["original"]
-        extra = {
-            "buttons": self.buttons(request, row),
-            "history": history(request, self.admin_site, row),
-        }
+        extra = {"history": history(request, self.admin_site, row)}
         return super().render_change_form(request, context | extra, *args, **kwargs)
 
-    @admin.display(description=_("task"))
+    @admin.display(description=gettext_lazy("task"))
     def task_name(self, row: Any) -> Any:
         """Return the task, marked when it is not registered."""
         return display.task_name(row.task)
 
-    @admin.display(description=_("attempts"))
+    @admin.display(description=gettext_lazy("attempts"))
     def tries(self, row: Any) -> str:
         """Return how many attempts there were, of how many."""
         return f"{row.attempts} / {row.max_attempts}"
 
-    @admin.display(description=_("arguments"))
+    @admin.display(description=gettext_lazy("arguments"))
     def arguments(self, row: Any) -> Any:
         """Return the positional arguments; those with a sensitive name are masked."""
         names = payloads.argument_names(row.task)
         return display.preformatted(payloads.shown(row, "args", names))
 
-    @admin.display(description=_("keyword arguments"))
+    @admin.display(description=gettext_lazy("keyword arguments"))
     def keyword_arguments(self, row: Any) -> Any:
         """Return the keyword arguments; those with a sensitive name are masked."""
         return display.preformatted(payloads.shown(row, "kwargs"))
 
-    @admin.display(description=_("trace headers"))
+    @admin.display(description=gettext_lazy("trace headers"))
     def trace_headers(self, row: Any) -> Any:
         """Return the trace headers, masked like the payload."""
         return display.preformatted(payloads.shown(row, "trace"))

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import lifecycle
 from jobqueue.admin import display, filters
-from jobqueue.admin.common import RequestAdmin
+from jobqueue.admin.common import RequestAdmin, payload_search
 from jobqueue.admin.operations import Operation
 from jobqueue.models import DeadLetter, Job
 from jobqueue.states import Reason
@@ -80,11 +80,17 @@ class DeadLetterAdmin(RequestAdmin[DeadLetter]):
         filters.FingerprintFilter,
     )
     deferred = (*RequestAdmin.deferred, "message")
-    search_help_text = gettext_lazy("A job's number or a correlation id.")
+    search_help_text = payload_search(gettext_lazy("A job's number or a correlation id."))
     other_model = Job
     shows_figures = True
     operations = (REPLAY, DISCARD)
-    actions = ("replay", "discard")
+    actions = ("replay", "discard", "export_csv")
+    exported = (
+        *("id", "task", "queue_name", "priority", "enqueued_at", "died_at", "reason"),
+        *("error_class", "message", "fingerprint", "attempts", "replays", "losses", "actor"),
+        *("correlation_id", "discarded_at", "discarded_by", "discard_reason"),
+    )
+    exported_json = ("args", "kwargs", "trace")
     empty_text = gettext_lazy(
         "No dead letters. A job lands here when it has used up its attempts, or when trying again "
         "is pointless."

@@ -10,7 +10,7 @@ from django.contrib.admin import AdminSite
 from django.db.models import Model
 from django.http import HttpRequest
 
-from jobqueue.admin import display
+from jobqueue.admin import display, payloads
 from jobqueue.models import OperationLog
 
 #: The table holds the newest lines; a link leads to the others.
@@ -58,9 +58,13 @@ def _line(entry: OperationLog, site: AdminSite) -> Line:
         actor=entry.actor,
         action=entry.action,
         reason=entry.reason,
-        changes=list(changes(entry.before, entry.after)),
+        changes=_changes(entry),
         url=display.change_url(site, OperationLog, entry.pk),
     )
+
+
+def _changes(entry: OperationLog) -> list[str]:
+    return list(changes(payloads.masked(entry.before), payloads.masked(entry.after)))
 
 
 def changes(before: Any, after: Any) -> Iterator[str]:

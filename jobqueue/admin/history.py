@@ -9,7 +9,7 @@ from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from jobqueue.admin import display
+from jobqueue.admin import display, payloads
 from jobqueue.models import Attempt
 from jobqueue.states import Outcome
 
@@ -24,6 +24,8 @@ class Row(NamedTuple):
     outcome: SafeString
     duration: str
     url: str
+    #: Empty where there is none; for those who may not see it, a text that says so.
+    traceback: str
     #: The newest failure is what one came for.
     is_open: bool
 
@@ -42,6 +44,9 @@ def history(request: HttpRequest, site: AdminSite, row: Model) -> History:
     found = list(attempts[: MOST_ATTEMPTS + 1])
     may_view = display.may_view(request, site, Attempt)
     newest = next((each for each in found if each.traceback), None)
+    if not payloads.may_see(request):
+        for each in found:
+            each.traceback = each.traceback and str(payloads.WITHHELD)
     return History(
         rows=[_row(each, site if may_view else None, newest) for each in found[:MOST_ATTEMPTS]],
         has_more=len(found) > MOST_ATTEMPTS,
@@ -55,5 +60,6 @@ def _row(attempt: Attempt, site: AdminSite | None, newest: Any) -> Row:
         outcome=display.badge(attempt.outcome, Outcome),
         duration=display.duration(attempt.duration),
         url=display.change_url(site, Attempt, attempt.pk) if site else "",
+        traceback=attempt.traceback,
         is_open=attempt is newest,
     )

@@ -13,12 +13,22 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue.admin import display, filters, payloads
-from jobqueue.admin.common import RequestAdmin
+from jobqueue.admin.common import RequestAdmin, payload_search
 from jobqueue.admin.job_operations import CANCEL, MOVE, PRIORITISE, RUN_NOW
 from jobqueue.admin.workers import heartbeat, with_heartbeat_age
 from jobqueue.models import DeadLetter, Job, Worker
 from jobqueue.states import Status
 from jobqueue.stats import age_of
+
+
+def time_left(job: Any) -> Any:
+    """Return how much of a lease is left by the database's clock."""
+    span = display.span(job.time_left)
+    if job.time_left and job.time_left <= timedelta(0):
+        return display.warning(_("expired %(span)s ago") % {"span": span})
+    if job.cancel_requested:
+        return display.mark("cancelled", "⊘", _("%(span)s left, asked to stop") % {"span": span})
+    return _("%(span)s left") % {"span": span}
 
 
 @admin.register(Job)
@@ -35,11 +45,20 @@ class JobAdmin(RequestAdmin[Job]):
         filters.HolderFilter,
     )
     deferred = (*RequestAdmin.deferred, "result")
-    search_help_text = gettext_lazy("A job's number, a correlation id or the name of a worker.")
+    search_help_text = payload_search(
+        gettext_lazy("A job's number, a correlation id or the name of a worker.")
+    )
     other_model = DeadLetter
     shows_figures = True
     operations = (RUN_NOW, MOVE, PRIORITISE, CANCEL)
-    actions = ("cancel", "run_now", "move", "prioritise")
+    actions = ("cancel", "run_now", "move", "prioritise", "export_csv")
+    exported = (
+        *("id", "task", "status", "queue_name", "priority", "enqueued_at", "run_after"),
+        *("finished_at", "attempts", "max_attempts", "replays", "losses", "claimed_by"),
+        *("claimed_at", "claimed_until", "cancel_requested", "actor", "correlation_id"),
+        "last_error",
+    )
+    exported_json = ("args", "kwargs", "trace", "result")
     empty_text = gettext_lazy(
         "No jobs. What a task's enqueue() writes appears here once its transaction commits."
     )
@@ -90,14 +109,7 @@ class JobAdmin(RequestAdmin[Job]):
     @admin.display(description=gettext_lazy("time left"))
     def time_left(self, job: Any) -> Any:
         """Return how much of the lease is left by the database's clock."""
-        span = display.span(job.time_left)
-        if job.time_left and job.time_left <= timedelta(0):
-            return display.warning(_("expired %(span)s ago") % {"span": span})
-        if job.cancel_requested:
-            return display.mark(
-                "cancelled", "⊘", _("%(span)s left, asked to stop") % {"span": span}
-            )
-        return _("%(span)s left") % {"span": span}
+        return time_left(job)
 
     @admin.display(description=gettext_lazy("held by"))
     def holder(self, job: Any) -> Any:

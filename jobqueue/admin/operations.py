@@ -88,6 +88,11 @@ class Operation:
         return self.among(self.model._default_manager.using(using))
 
 
+def new_correlation_id() -> str:
+    """Return an id for all that one request does."""
+    return f"op-{secrets.token_hex(8)}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """Who wants something done, why, and with which values."""
@@ -97,7 +102,7 @@ class Order:
     reason: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     #: The same for all that one request does.
-    correlation_id: str = field(default_factory=lambda: f"op-{secrets.token_hex(8)}")
+    correlation_id: str = field(default_factory=new_correlation_id)
 
     @classmethod
     def of(cls, request: HttpRequest, form: DeedForm) -> Order:

@@ -12,9 +12,12 @@ from typing import Any
 
 from django.db.models import Model, TextField
 from django.db.models.functions import Cast, Left
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from jobqueue import conf, registry
+from jobqueue.models import Job
 from jobqueue.payload import MAX_DEPTH, clean_text
 
 #: Longer texts are not shown; a queue that accepts them is not read by eye.
@@ -22,6 +25,16 @@ MOST_CHARACTERS = 1_000_000
 #: A longer integer is shown as it was written: Python refuses to read very long ones.
 MOST_DIGITS = 40
 MASK = "********"
+
+
+#: What stands in the place of what the user may not see.
+WITHHELD = gettext_lazy("(hidden: seeing it needs the permission jobqueue.view_payload)")
+
+
+def may_see(request: HttpRequest) -> bool:
+    """Tell whether the user may see payloads, results and tracebacks."""
+    user: Any = request.user
+    return bool(user.has_perm(f"{Job._meta.app_label}.view_payload"))
 
 
 class UnshowableError(ValueError):
@@ -33,14 +46,28 @@ def shown(row: Model, column: str, names: Iterable[str] = ()) -> str:
 
     ``names`` are those of positional arguments, so that they are masked like any key.
     """
-    text = _read(row, column)
-    if text is None:
+    if not getattr(row, "sees_payload", False):  # rows that no page has annotated tell nothing
+        return str(WITHHELD)
+    return as_text(_read(row, column), names)
+
+
+def as_text(stored: str | None, names: Iterable[str] = ()) -> str:
+    """Return stored JSON as indented text with what is sensitive masked."""
+    if stored is None:
         return ""
     try:
-        value = _mask(_loads(text), names)
+        value = _mask(_loads(stored), names)
     except UnshowableError as error:
         return str(error)
     return clean_text(json.dumps(value, indent=2, ensure_ascii=False), limit=sys.maxsize)
+
+
+def masked(value: Any) -> Any:
+    """Return a copy of a JSON value with what is sensitive masked."""
+    try:
+        return _mask(value)
+    except UnshowableError as error:
+        return str(error)
 
 
 def argument_names(task_name: str) -> Iterable[str]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Count, F, IntegerField, OuterRef, QuerySet, Subquery
+from django.contrib.admin.models import CHANGE
+from django.db.models import Count, Exists, F, IntegerField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
-from jobqueue import stats
+from jobqueue import lifecycle, stats
 from jobqueue.admin import display
-from jobqueue.admin.base import ReadOnlyAdmin
+from jobqueue.admin.actions import OperatedAdmin
+from jobqueue.admin.operations import Operation
 from jobqueue.models import Job, Worker
+from jobqueue.querysets import ago
 from jobqueue.states import WorkerState
 
 
@@ -40,8 +44,55 @@ def _leases_held() -> Coalesce:
     return Coalesce(Subquery(counted, output_field=IntegerField()), 0)
 
 
+def _stale_with_leases() -> Q:
+    held = Job.objects.claimed().filter(claimed_by=OuterRef("name"))
+    return Q(Exists(held), heartbeat_at__lt=ago(stats.stale_after()))
+
+
+def _release_all(worker_ids: Iterable[int], *, using: str, **given: Any) -> int:
+    """Release the leases of each of the workers; return how many workers."""
+    workers = Worker.objects.using(using).filter(pk__in=list(worker_ids))
+    names = list(workers.order_by("pk").values_list("name", flat=True))
+    for name in names:
+        lifecycle.release_worker(name, using=using, **given)
+    return len(names)
+
+
+def _released(count: int) -> str:
+    return ngettext(
+        "All leases of %(count)s worker were released.",
+        "All leases of %(count)s workers were released.",
+        count,
+    ) % {"count": count}
+
+
+RELEASE_ALL = Operation(
+    name="release_leases",
+    model=Worker,
+    permission="release_lease",
+    label=gettext_lazy("Release all leases"),
+    applies=_stale_with_leases,
+    since="started_at",
+    perform=_release_all,
+    flag=CHANGE,
+    log="All its leases were released.",
+    done=_released,
+    title=gettext_lazy("Release all leases of workers?"),
+    question=gettext_lazy(
+        "This is for a worker that is gone. Its leases end now, as if they had run out, and the "
+        "attempts count as lost. Should it be cut off rather than dead, its handlers may still be "
+        "running: what they report will be refused, and what they do may happen twice."
+    ),
+    is_destructive=True,
+    unfit=gettext_lazy(
+        "heard of a moment ago, so it lives and is to be stopped first, or without any lease"
+    ),
+    named_by=("name",),
+)
+
+
 @admin.register(Worker)
-class WorkerAdmin(ReadOnlyAdmin[Worker]):
+class WorkerAdmin(OperatedAdmin[Worker]):
     """Worker processes, as each wrote itself down."""
 
     list_display = (
@@ -60,6 +111,8 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         ("served", "concurrency", "leases"),
         ("condition", "started_at", "last_heard"),
     )
+    operations = (RELEASE_ALL,)
+    actions = ("release_leases",)
     shows_figures = True
     shows_deeds = True
     empty_text = gettext_lazy("No worker is running. Start one: python manage.py runworker")
@@ -70,6 +123,20 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         return workers.annotate(  # type: ignore[no-any-return]
             leases_held=_leases_held(), has_list=self.is_visible(request, Job)
         )
+
+    @admin.action(
+        permissions=["release"],
+        description=gettext_lazy("Release all leases of selected workers"),
+    )
+    def release_leases(
+        self, request: HttpRequest, queryset: QuerySet[Worker]
+    ) -> HttpResponse | None:
+        """Release the leases of workers that are gone, after a question."""
+        return self.operate_on_selected(request, queryset, RELEASE_ALL)
+
+    def has_release_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may release leases."""
+        return self.may(request, RELEASE_ALL)
 
     @admin.display(description=gettext_lazy("queues"))
     def served(self, worker: Worker) -> str:
