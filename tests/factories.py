@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import factory
 from django.db.models import Model
 
-from jobqueue.models import Attempt, DeadLetter, Job, Queue, Worker
+from jobqueue.models import Attempt, DeadLetter, Job, OperationLog, Queue, Worker
 from jobqueue.querysets import ago, from_now
 from jobqueue.states import Outcome, Reason, Status
 
@@ -181,3 +181,24 @@ class QueueFactory(Rows[Queue]):
         )
 
     name = factory.Sequence("queue-{}".format)
+
+
+class OperationLogFactory(Rows[OperationLog]):
+    """A line of the audit: somebody cancelled a job, ``done_ago``."""
+
+    class Meta:
+        model = OperationLog
+
+    class Params:
+        done_ago = NOW
+
+    at = factory.LazyAttribute(lambda line: ago(line.done_ago))
+    actor_id = "1"
+    actor = "alice"
+    action = "cancel"
+    target_type = "job"
+    target_id = "42"
+    before = factory.LazyFunction(lambda: {"status": "pending"})
+    after = factory.LazyFunction(lambda: {"status": "cancelled"})
+    reason = "sent twice"
+    correlation_id = "op-0123456789abcdef"

@@ -28,6 +28,8 @@ GENERIC = "jobqueue/stores/generic.py"
 SQLITE = "jobqueue/stores/sqlite.py"
 QUERYSETS = "jobqueue/querysets.py"
 OPERATIONS = "jobqueue/lifecycle/operations.py"
+JOBS = "jobqueue/lifecycle/jobs.py"
+LEASES = "jobqueue/lifecycle/leases.py"
 MAINTENANCE = "jobqueue/lifecycle/maintenance.py"
 SETTLING = "jobqueue/lifecycle/settling.py"
 ENQUEUEING = "jobqueue/lifecycle/enqueueing.py"
@@ -222,11 +224,52 @@ _LOCKS = (
     mutant(
         "cancel-unlocked",
         "cancel does not lock in the order of ids",
-        OPERATIONS,
-        'ids = list(store(using).lock(rows.order_by("pk")).values_list("pk", flat=True))',
-        'ids = list(rows.order_by("pk").values_list("pk", flat=True))',
+        JOBS,
+        'found = dict(store(using).lock(rows.order_by("pk")).values_list("pk", "status"))',
+        'found = dict(rows.order_by("pk").values_list("pk", "status"))',
         f"{AT_ONCE}::TestCancel",
         f"{AT_ONCE}::TestOperations",
+    ),
+    mutant(
+        "extend-shortens",
+        "a heartbeat cuts short what an operator has extended",
+        STATEMENTS,
+        "SET claimed_until = greatest(job.claimed_until,\n"
+        "    statement_timestamp() + given.span * interval '1 second')",
+        "SET claimed_until = statement_timestamp() + given.span * interval '1 second'",
+        "tests/test_leases.py",
+    ),
+    mutant(
+        "extend-lease-shortens",
+        "an operator's extension cuts a longer lease short",
+        LEASES,
+        'Greatest("claimed_until", from_now(by_span))',
+        "from_now(by_span)",
+        "tests/test_leases.py",
+    ),
+    mutant(
+        "release-of-the-living",
+        "the leases of a worker that lives are released all at once",
+        LEASES,
+        "        _refuse_if_alive(name, using)\n",
+        "",
+        "tests/test_leases.py",
+    ),
+    mutant(
+        "move-claimed",
+        "a job that runs is moved to another queue",
+        JOBS,
+        ".filter(status__in=WAITING).exclude(queue_name=queue_name)",
+        ".exclude(queue_name=queue_name)",
+        "tests/test_move.py",
+    ),
+    mutant(
+        "move-in-silence",
+        "nobody is told of a job that was moved",
+        JOBS,
+        "            store(using).wake([queue_name])\n",
+        "            pass\n",
+        "tests/test_move.py",
     ),
 )
 
@@ -252,7 +295,7 @@ _TIMES = (
     mutant(
         "limit-rescue",
         "a job whose worker was lost is always tried again",
-        MAINTENANCE,
+        SETTLING,
         "goes_on = claim.has_attempts_left",
         "goes_on = True",
         *RESCUE,

@@ -190,6 +190,8 @@ def _letters(given: dict[str, Any]) -> list[int]:
 
 MARK = "from tests.tasks import leave_mark; from jobqueue import enqueue_many; "
 VERB = "from jobqueue import lifecycle; lifecycle."
+SPAN = "from datetime import timedelta; "
+_leased = _jobs(claimed=True)
 TWO_DAYS = timedelta(days=2)
 OPERATIONS = {
     "enqueue": Operation(
@@ -206,6 +208,24 @@ OPERATIONS = {
     ),
     "run_now": Operation(
         _jobs(scheduled=True), VERB + "run_now({ids})", ["scheduled"] * 2, ["pending"] * 2
+    ),
+    "move": Operation(
+        _jobs(pending=True), VERB + "move({ids}, 'other')", ["pending"] * 2, ["pending"] * 2
+    ),
+    "prioritise": Operation(
+        _jobs(pending=True), VERB + "prioritise({ids}, 7)", ["pending"] * 2, ["pending"] * 2
+    ),
+    "extend_leases": Operation(
+        _leased,
+        SPAN + VERB + "extend_leases({ids}, timedelta(hours=1))",
+        ["claimed"] * 2,
+        ["claimed"] * 2,
+    ),
+    "release_leases": Operation(
+        _leased, VERB + "release_leases({ids})", ["claimed"] * 2, ["pending"] * 2
+    ),
+    "release_worker": Operation(
+        _leased, VERB + "release_worker('worker-a')", ["claimed"] * 2, ["pending"] * 2
     ),
     "replay": Operation(_letters, VERB + "replay({ids})", ["dead"] * 2, ["pending"] * 2),
     "discard": Operation(_letters, VERB + "discard({ids})", ["dead"] * 2, []),
@@ -330,4 +350,6 @@ class TestSwitch:
     def test_every_verb_is_one_of_workers_or_of_people(self) -> None:
         assert set(OPERATIONS) == set(OF_PEOPLE)
         assert set(VERBS) == set(OF_PEOPLE) | set(OF_WORKERS)
-        assert {verb for verb in lifecycle.__all__ if verb not in ("alias", "look")} <= set(VERBS)
+        assert {
+            verb for verb in lifecycle.__all__ if verb not in ("Actor", "alias", "look")
+        } <= set(VERBS)

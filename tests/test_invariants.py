@@ -230,6 +230,32 @@ class Lifecycle(RuleBasedStateMachine):
         for pk in scheduled:
             self.jobs[pk].place = "pending"
 
+    @precondition(lambda self: self.ids("claimed"))
+    @rule(picks=PICKS)
+    def extend_leases(self, picks: list[int]) -> None:
+        ids = pick(self.ids("claimed"), picks)
+        assert lifecycle.extend_leases([*ids, *ids], timedelta(minutes=5)) == len(ids)
+        for pk in ids:
+            self.jobs[pk].is_expired = False
+
+    @precondition(lambda self: self.jobs)
+    @rule(picks=PICKS)
+    def release_leases(self, picks: list[int]) -> None:
+        ids = pick(self.jobs, picks)
+        held = [pk for pk in ids if self.jobs[pk].place == "claimed"]
+        assert lifecycle.release_leases(ids) == len(held)
+        for pk in held:
+            job = self.jobs[pk]
+            job.end("lost", "pending" if job.attempts < job.max_attempts else "dead")
+
+    @precondition(lambda self: self.jobs)
+    @rule(picks=PICKS)
+    def move_away_and_back(self, picks: list[int]) -> None:
+        ids = pick(self.jobs, picks)
+        waiting = [pk for pk in ids if self.jobs[pk].place in ("pending", "scheduled")]
+        assert lifecycle.move(ids, "other") == len(waiting)
+        assert lifecycle.move(waiting, "default") == len(waiting)
+
     @precondition(lambda self: self.jobs)
     @rule(picks=PICKS)
     def replay(self, picks: list[int]) -> None:

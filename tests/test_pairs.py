@@ -99,19 +99,26 @@ ACTS: dict[str, Callable[[Given], Any]] = {
     "promote": lambda _: lifecycle.promote().total(),
     "cancel": lambda given: lifecycle.cancel([given.job_id]),
     "run now": lambda given: lifecycle.run_now([given.job_id]),
+    "move": lambda given: lifecycle.move([given.job_id], "other"),
+    "prioritise": lambda given: lifecycle.prioritise([given.job_id], 7),
+    "extend lease": lambda given: lifecycle.extend_leases([given.job_id], MINUTE),
+    "release lease": lambda given: lifecycle.release_leases([given.job_id]),
     "replay": lambda given: len(lifecycle.replay([given.job_id])),
     "discard": lambda given: lifecycle.discard([given.job_id]),
     "prune": lambda _: sum(lifecycle.prune().values()),
 }
-HELD = ("succeed", "retry", "bury", "succeed late", "extend", "release", "cancel")
+HELD = (
+    *("succeed", "retry", "bury", "succeed late", "extend", "release", "cancel"),
+    *("extend lease", "release lease"),
+)
 #: What passes by a row that is locked, and comes again with the worker's next round.
 PASS_BY = ("claim", "extend", "extend late", "rescue", "promote", "prune")
 #: What can happen to a job in each state at all.
 POSSIBLE = {
     "claimed": (*HELD, "extend late", "interrupt"),
     "expired": (*HELD, "rescue"),
-    "pending": ("claim", "cancel", "run now"),
-    "scheduled": ("claim", "cancel", "run now", "promote"),
+    "pending": ("claim", "cancel", "run now", "move", "prioritise"),
+    "scheduled": ("claim", "cancel", "run now", "promote", "move", "prioritise"),
     "dead": ("replay", "discard", "prune"),
     "cancelled": ("cancel", "run now", "prune"),
 }
@@ -127,6 +134,7 @@ class Seen(NamedTuple):
 def look_at(given: Given, *said: Any) -> Seen:
     assert violations() == []
     columns = ("attempts", "max_attempts", "attempts_forgiven", "replays", "fence")
+    columns += ("queue_name", "priority")
     [row] = [
         *Job.objects.values_list(*columns, "cancel_requested"),
         *DeadLetter.objects.values_list(*columns),
@@ -190,6 +198,7 @@ def keep_letters_for_a_day(settings: Any) -> None:
 
 QUICK = {
     *(("READ COMMITTED", "expired", first) for first in ("succeed", "rescue", "cancel")),
+    ("READ COMMITTED", "claimed", "release lease"),
     ("READ COMMITTED", "dead", "replay"),
 }
 

@@ -1,4 +1,4 @@
-"""A system check: whatever can be done in our admin needs a permission that somebody can be given."""
+"""A system check: whatever can be done in our admin needs a permission that can be given."""
 
 from __future__ import annotations
 

@@ -57,6 +57,6 @@ def discard(
 def _discard(letter_ids: list[int], using: str, log: dict[str, Any]) -> int:
     with store(using).transaction():
         letters = DeadLetter.objects.using(using).filter(pk__in=letter_ids).order_by("pk")
-        ids = list(store(using).lock(letters).values_list("pk", flat=True))
-        record("discard", DeadLetter, ids, using=using, **log)
-        return DeadLetter.objects.using(using).filter(pk__in=ids).delete()[0]
+        picked = list(store(using).lock(letters).values_list("pk", flat=True))
+        record("discard", DeadLetter, picked, using=using, **log)
+        return DeadLetter.objects.using(using).filter(pk__in=picked).delete()[0]
