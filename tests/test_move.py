@@ -122,7 +122,7 @@ class TestLog:
         job = JobFactory(**state)
         act(job.pk)
         [line] = OperationLog.objects.of(Job, job.pk)
-        assert line.action == name.split()[0]
+        assert line.action == name.split(maxsplit=1)[0]
         assert line.before
         assert line.after
         assert line.before != line.after
