@@ -9,6 +9,7 @@ from jobqueue.lifecycle.audit import Actor
 from jobqueue.lifecycle.claiming import claim, extend
 from jobqueue.lifecycle.enqueueing import enqueue, enqueue_many
 from jobqueue.lifecycle.maintenance import look, promote, prune, rescue
+from jobqueue.lifecycle.measuring import count, sample
 from jobqueue.lifecycle.operations import cancel, discard, replay, run_now
 from jobqueue.lifecycle.settling import interrupt, release, settle
 
@@ -17,6 +18,7 @@ __all__ = [
     "alias",
     "cancel",
     "claim",
+    "count",
     "discard",
     "enqueue",
     "enqueue_many",
@@ -29,5 +31,6 @@ __all__ = [
     "replay",
     "rescue",
     "run_now",
+    "sample",
     "settle",
 ]

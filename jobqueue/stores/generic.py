@@ -31,7 +31,11 @@ from jobqueue.stores.base import MOVE, Expired, Inserted, Look, Store
 _FORGIVEN = (Outcome.SNOOZED, Outcome.INTERRUPTED)
 #: Read as text, so that one unreadable payload condemns only its own job.
 _JSON = ("args", "kwargs", "trace")
-_CLAIM = [Cast(name, TextField()) if name in _JSON else name for name in Claim._fields]
+_WAITED = ExpressionWrapper(F("claimed_at") - F("run_after"), output_field=DurationField())
+_CLAIM = [
+    *(Cast(name, TextField()) if name in _JSON else name for name in Claim._fields[:-1]),
+    _WAITED,  # the last field
+]
 #: What a new row holds anyway: given as values, since Django compiles a default for each row.
 _COLUMNS: list[Any] = list(Job._meta.concrete_fields)
 _DEFAULTS = {
@@ -81,7 +85,7 @@ class GenericStore(Store):
 
     def _read_claims(self, ids: Sequence[int]) -> list[Claim]:
         claimed = self._jobs().filter(pk__in=ids).order_by("-priority", "run_after", "id")
-        return [Claim._make(row) for row in claimed.values_list(*_CLAIM)]
+        return [_as_claim(row) for row in claimed.values_list(*_CLAIM)]
 
     def extend(self, leases: Sequence[Lease]) -> dict[Key, bool]:
         held: dict[Key, bool] = {}
@@ -154,7 +158,7 @@ class GenericStore(Store):
         expired = self.lock(self._jobs().expired().order_by("pk"), skip_locked=True)
         rows = expired.values_list(*_CLAIM, _since("claimed_at"), _since("claimed_until"))
         return [
-            Expired(Claim._make(row[:-2]), row[-2].total_seconds(), row[-1].total_seconds())
+            Expired(_as_claim(row[:-2]), row[-2].total_seconds(), row[-1].total_seconds())
             for row in rows[:limit]
         ]
 
@@ -184,6 +188,11 @@ def _as_kept(instant: datetime | None) -> datetime | None:
     if instant is None or settings.USE_TZ:
         return instant
     return instant.astimezone(UTC).replace(tzinfo=None)
+
+
+def _as_claim(row: Sequence[Any]) -> Claim:
+    *same, waited = row
+    return Claim._make([*same, waited.total_seconds()])
 
 
 def _asked(jobs: JobQuerySet) -> dict[Key, bool]:
