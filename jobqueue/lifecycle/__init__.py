@@ -11,6 +11,7 @@ from jobqueue.lifecycle.enqueueing import enqueue, enqueue_many
 from jobqueue.lifecycle.jobs import cancel, move, prioritise, run_now
 from jobqueue.lifecycle.leases import extend_leases, release_leases, release_worker
 from jobqueue.lifecycle.maintenance import look, promote, prune, rescue
+from jobqueue.lifecycle.measuring import count, sample
 from jobqueue.lifecycle.operations import discard, replay
 from jobqueue.lifecycle.settling import interrupt, release, settle
 
@@ -19,6 +20,7 @@ __all__ = [
     "alias",
     "cancel",
     "claim",
+    "count",
     "discard",
     "enqueue",
     "enqueue_many",
@@ -36,5 +38,6 @@ __all__ = [
     "replay",
     "rescue",
     "run_now",
+    "sample",
     "settle",
 ]

@@ -14,6 +14,8 @@ _REQUEST = ", ".join(name for name in JobRequest._fields if name not in ("run_at
 _DECIDED = ", ".join(name for name in _REQUEST.split(", ") if name not in ("args", "kwargs"))
 _GIVEN_REQUEST = ", ".join(JobRequest._fields)
 _CLAIM = ", ".join(Claim._fields)
+_WAITED = "extract(epoch FROM claimed_at - run_after)::float8 AS waited"
+_READ = ", ".join(_WAITED if name == "waited" else name for name in Claim._fields)
 _INSERT_SELECT = f"""INSERT INTO jobqueue_job ({_REQUEST}, run_after, status)
 SELECT {_REQUEST}, due.at,
     CASE WHEN due.at > statement_timestamp() THEN 'scheduled' ELSE 'pending' END"""
@@ -75,7 +77,7 @@ WITH claimed AS (
         claimed_until = statement_timestamp() + interval '1 second'
             * COALESCE((%(leases)s::jsonb ->> task)::float8, %(lease)s)
     WHERE id = ANY (ARRAY({{these}}))
-    RETURNING {_CLAIM}
+    RETURNING {_READ}
 )
 SELECT {_CLAIM.replace("run_after", "run_after::text")} FROM claimed
 ORDER BY claimed.priority DESC, claimed.run_after, claimed.id
@@ -264,7 +266,7 @@ RETURNING queue_name
 """
 
 LOCK_EXPIRED = f"""
-SELECT {_CLAIM}, extract(epoch FROM statement_timestamp() - claimed_at)::float8,
+SELECT {_READ}, extract(epoch FROM statement_timestamp() - claimed_at)::float8,
     extract(epoch FROM statement_timestamp() - claimed_until)::float8
 FROM jobqueue_job
 WHERE status = 'claimed' AND claimed_until < statement_timestamp()
