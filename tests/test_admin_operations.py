@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,14 +20,35 @@ from django.urls import reverse
 from jobqueue import lifecycle
 from jobqueue.admin import dead_letters, operations
 from jobqueue.lifecycle import Actor
-from jobqueue.models import Attempt, DeadLetter, Job, Worker
+from jobqueue.models import Attempt, DeadLetter, Job, Lease, OperationLog, Worker
+from jobqueue.querysets import from_now
 from jobqueue.states import Status
 from jobqueue.testing import run_jobs
-from tests.factories import DeadLetterFactory, JobFactory
+from tests import verbs
+from tests.factories import DeadLetterFactory, JobFactory, WorkerFactory
 
 pytestmark = pytest.mark.django_db
 
-VIEW = ("view_job", "view_attempt", "view_deadletter", "view_worker")
+HOUR = timedelta(hours=1)
+
+VIEW = ("view_job", "view_attempt", "view_deadletter", "view_worker", "view_lease")
+
+
+def lease_row(**options: Any) -> Lease:
+    """Return a claimed job as the lease on it."""
+    return Lease.objects.get(pk=JobFactory(claimed=True, **options).pk)
+
+
+def dead_worker() -> Worker:
+    """Return a worker that is gone, and has left a lease behind."""
+    worker: Worker = WorkerFactory(silent_for=timedelta(hours=1))
+    JobFactory(claimed=True, claimed_by=worker.name)
+    return worker
+
+
+def holds_nothing(worker_id: int) -> bool:
+    name = Worker.objects.get(pk=worker_id).name
+    return not Job.objects.claimed().filter(claimed_by=name).exists()
 
 
 class Case(NamedTuple):
@@ -38,6 +60,8 @@ class Case(NamedTuple):
     make: Callable[[], Any]
     is_done: Callable[[int], bool]
     asks: bool
+    #: What the question asks for.
+    values: Mapping[str, str] = MappingProxyType({})
 
 
 CASES = [
@@ -73,6 +97,42 @@ CASES = [
         lambda pk: Job.objects.filter(pk=pk, status=Status.PENDING).exists(),
         asks=False,
     ),
+    Case(
+        "move",
+        "move_job",
+        Job,
+        JobFactory,
+        lambda pk: Job.objects.filter(pk=pk, queue_name="elsewhere").exists(),
+        asks=True,
+        values={"queue_name": "elsewhere", "reason": "flooded"},
+    ),
+    Case(
+        "prioritise",
+        "prioritise_job",
+        Job,
+        JobFactory,
+        lambda pk: Job.objects.filter(pk=pk, priority=42).exists(),
+        asks=True,
+        values={"priority": "42"},
+    ),
+    Case(
+        "extend",
+        "extend_lease",
+        Lease,
+        lease_row,
+        lambda pk: Job.objects.filter(pk=pk, claimed_until__gt=from_now(HOUR)).exists(),
+        asks=True,
+        values={"by_span": "120"},
+    ),
+    Case(
+        "release",
+        "release_lease",
+        Lease,
+        lease_row,
+        lambda pk: Job.objects.filter(pk=pk, status=Status.PENDING).exists(),
+        asks=True,
+    ),
+    Case("release_leases", "release_lease", Worker, dead_worker, holds_nothing, asks=True),
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 each_path = pytest.mark.parametrize("path", ["list", "page"])
@@ -101,15 +161,16 @@ def operation_url(case: Case, pk: int) -> str:
 
 def ask(client: Client, case: Case, path: str, *pks: int, **extra: str) -> Any:
     """Press the button: of the list with the rows picked, or of the row's page."""
+    extra = {**case.values, **extra}
     if path == "page":
         return client.post(operation_url(case, pks[0]), extra)
     data = {"action": case.name, "_selected_action": pks, "index": "0"}
     return client.post(list_url(case.model), data | extra)
 
 
-def confirm(client: Client, response: Any) -> Any:
+def confirm(client: Client, response: Any, **values: str) -> Any:
     """Send the form of a confirmation page as a browser would."""
-    data: dict[str, list[str]] = {"confirmed": ["yes"]}
+    data: dict[str, Any] = {"confirmed": ["yes"], **values}
     for name, value in response.context_data["hidden"]:
         data.setdefault(name, []).append(value)
     return client.post(response.wsgi_request.get_full_path(), data)
@@ -119,7 +180,7 @@ def do(client: Client, case: Case, path: str, *pks: int, **extra: str) -> list[s
     """Press the button, confirm if asked, and return what the page says then."""
     response = ask(client, case, path, *pks, **extra)
     if case.asks and response.status_code == 200:
-        response = confirm(client, response)
+        response = confirm(client, response, **case.values)
     return said(client, response)
 
 
@@ -142,10 +203,11 @@ class TestPermission:
     def test_with_every_other_it_is_refused(self, case: Case, path: str) -> None:
         """C-96: one permission each, and none of them implies another."""
         row = case.make()
-        others = [each.permission for each in CASES if each is not case]
+        others = {each.permission for each in CASES} - {case.permission}
         client = staff(*VIEW, *others)
         response = ask(client, case, path, row.pk, confirmed="yes")
-        assert response.status_code in (302, 403)
+        assert response.status_code in (200, 302, 403)
+        assert b'name="confirmed"' not in response.content
         assert not case.is_done(row.pk)
         assert not LogEntry.objects.exists()
 
@@ -240,7 +302,8 @@ class TestRequest:
         page = client.get(page_url(case.model, row.pk)).content.decode()
         form = page.partition(f'action="{operation_url(case, row.pk)}"')[2].partition("</form>")[0]
         [token] = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form)
-        client.post(operation_url(case, row.pk), {"csrfmiddlewaretoken": token, "confirmed": "yes"})
+        data = {"csrfmiddlewaretoken": token, "confirmed": "yes", **case.values}
+        client.post(operation_url(case, row.pk), data)
         assert case.is_done(row.pk)
 
     @each_case
@@ -266,7 +329,7 @@ class TestQuestion:
         row = case.make()
         response = ask(staff(*VIEW, case.permission), case, path, row.pk)
         assert response.status_code == 200
-        assert f"#{row.pk}" in response.content.decode()
+        assert str(row) in response.content.decode()
         assert not case.is_done(row.pk)
         assert not LogEntry.objects.exists()
 
@@ -458,7 +521,7 @@ class TestLog:
         entry = LogEntry.objects.get()
         assert entry.user == User.objects.get()
         assert (entry.object_id, entry.content_type.model_class()) == (str(row.pk), case.model)
-        assert entry.object_repr == f"{row.task} #{row.pk}"
+        assert entry.object_repr == str(row)
         assert entry.action_flag == (DELETION if case.name == "discard" else CHANGE)
 
     def test_is_not_written_for_what_was_not_done(self) -> None:
@@ -484,6 +547,108 @@ class TestLog:
         [text] = do(staff(*VIEW, case.permission), case, "list", row.pk)
         assert "no room for the log" in text
         assert not case.is_done(row.pk)
+
+
+class TestForm:
+    """What a question asks for is checked, and asked for again."""
+
+    @pytest.mark.parametrize(
+        ("name", "values"),
+        [
+            ("move", {"queue_name": ""}),
+            ("move", {"queue_name": "No Such Queue"}),
+            ("move", {"queue_name": "x" * 65}),
+            ("move", {"queue_name": "a\0b"}),
+            ("prioritise", {"priority": ""}),
+            ("prioritise", {"priority": "101"}),
+            ("prioritise", {"priority": "-1e400"}),
+            ("prioritise", {"priority": "9" * 5000}),
+            ("extend", {"by_span": "1000000"}),
+            ("extend", {"by_span": ""}),
+            ("cancel", {"reason": "x" * 501}),
+        ],
+        ids=str,
+    )
+    @each_path
+    def test_with_a_wrong_value_is_shown_again(
+        self, name: str, values: dict[str, str], path: str
+    ) -> None:
+        [case] = [each for each in CASES if each.name == name]
+        row = case.make()
+        client = staff(*VIEW, case.permission)
+        before = Job.objects.values().get(pk=row.pk)
+        response = ask(client, case, path, row.pk, confirmed="yes", **values)
+        assert response.status_code == 200
+        assert 'class="errorlist"' in response.content.decode()
+        assert Job.objects.values().get(pk=row.pk) == before
+        again = confirm(client, response, **case.values)
+        assert said(client, again)[0].startswith("1 ")
+        assert case.is_done(row.pk)
+
+    def test_has_no_say_in_what_is_not_asked_for(self) -> None:
+        """C-96: a forged field must not reach the lifecycle."""
+        job = JobFactory()
+        client = staff(*VIEW, "move_job")
+        forged = {"using": "other", "by": "eve", "correlation_id": "op-eve", "priority": "99"}
+        do(client, CASES[4], "page", job.pk, **forged)
+        job.refresh_from_db()
+        assert (job.queue_name, job.priority) == ("elsewhere", 0)
+        assert OperationLog.objects.get().actor == User.objects.get().username
+
+    def test_names_why_what_is_left_is_left(self) -> None:
+        worker = WorkerFactory()
+        JobFactory(claimed=True, claimed_by=worker.name)
+        client = staff(*VIEW, "release_lease")
+        [text] = do(client, CASES[8], "page", worker.pk)
+        assert "heard of a moment ago, so it lives" in text
+        assert not holds_nothing(worker.pk)
+
+
+class TestAudit:
+    @each_case
+    @each_path
+    def test_has_a_line_with_who_why_and_which_request(self, case: Case, path: str) -> None:
+        row = case.make()
+        client = staff(*VIEW, case.permission)
+        do(client, case, path, row.pk)
+        model: Any = case.model._meta.concrete_model
+        [line] = OperationLog.objects.of(model, row.pk)
+        user = User.objects.get()
+        assert (line.actor_id, line.actor) == (str(user.pk), user.username)
+        assert line.reason == case.values.get("reason", "")
+        assert re.fullmatch(r"op-[0-9a-f]{16}", line.correlation_id)
+
+    @each_case
+    def test_and_what_was_done_commit_together(self, case: Case) -> None:
+        row = case.make()
+        with verbs.refusing("INSERT", "jobqueue_operationlog"):
+            [text] = do(staff(*VIEW, case.permission), case, "list", row.pk)
+        assert "refused" in text
+        assert not case.is_done(row.pk)
+        assert not LogEntry.objects.exists()
+
+    def test_has_one_id_for_all_that_one_request_did(self) -> None:
+        rows = [JobFactory() for _ in range(3)]
+        client = staff(*VIEW, "cancel_job")
+        do(client, CASES[2], "list", *(row.pk for row in rows))
+        ids = OperationLog.objects.values_list("correlation_id", flat=True)
+        assert (len(ids), len(set(ids))) == (3, 1)
+
+    def test_is_shown_on_the_page_of_what_it_was_done_to(self) -> None:
+        job = JobFactory()
+        client = staff(*VIEW, "move_job", "view_operationlog")
+        do(client, CASES[4], "page", job.pk)
+        page = client.get(page_url(Job, job.pk))
+        [line] = page.context["deeds"].lines
+        assert (line.action, line.reason) == ("move", "flooded")
+        assert line.changes == ["queue_name: default → elsewhere"]
+        assert "What operators did" in page.content.decode()
+
+    def test_is_not_shown_to_those_who_may_not_see_the_log(self) -> None:
+        job = JobFactory()
+        client = staff(*VIEW, "move_job")
+        do(client, CASES[4], "page", job.pk)
+        assert "What operators did" not in client.get(page_url(Job, job.pk)).content.decode()
 
 
 class TestManyRows:
@@ -607,6 +772,7 @@ class TestAnotherAlias:
             do(client, case, path, row.pk)
         assert case.is_done(row.pk)
         assert LogEntry.objects.count() == 1
+        assert OperationLog.objects.exists()
         assert not [each for each in on_default if '"jobqueue_' in each["sql"]]
 
     @pytest.mark.postgresql

@@ -65,14 +65,10 @@ def _term(word: str) -> Term:
 
 def _unquoted(text: str) -> str:
     if '"' not in text:
-        value = text
-    elif found := _QUOTED.fullmatch(text):
-        value = re.sub(r"\\(.)", r"\1", found[1], flags=re.DOTALL)
-    else:
-        raise SearchError(_("A quotation mark is missing: %(text)s") % {"text": f"{text:.60}"})
-    if "\0" in value:
-        raise SearchError(_("No payload holds a NUL character."))
-    return value
+        return text
+    if found := _QUOTED.fullmatch(text):
+        return re.sub(r"\\(.)", r"\1", found[1], flags=re.DOTALL)
+    raise SearchError(_("A quotation mark is missing: %(text)s") % {"text": f"{text:.60}"})
 
 
 def newest(rows: QuerySet[Any]) -> QuerySet[Any]:
@@ -154,8 +150,12 @@ class HasText(Func):
         """Write it with PostgreSQL's operators."""
         column, parameters = compiler.compile(self.source_expressions[0])
         mine = [*parameters, self.keys]
-        scalar = f"jsonb_typeof({column} #> %s::text[]) NOT IN ('object', 'array')"
-        return f"({scalar} AND {column} #>> %s::text[] = %s)", [*mine, *mine, self.value]
+        kind = f"jsonb_typeof({column} #> %s::text[])"
+        sql = (
+            f"(CASE {kind} WHEN 'null' THEN 'null' WHEN 'object' THEN NULL WHEN 'array' THEN NULL"
+            f" ELSE {column} #>> %s::text[] END = %s)"
+        )
+        return sql, [*mine, *mine, self.value]
 
     def as_sqlite(self, compiler: Any, connection: Any, **_: Any) -> tuple[str, Any]:
         """Write it with SQLite's functions, which fail on what is no JSON."""
@@ -165,7 +165,7 @@ class HasText(Func):
         text = f"CAST(JSON_EXTRACT({column}, %s) AS TEXT)"
         sql = (
             f"(CASE WHEN NOT JSON_VALID({column}) THEN 0 ELSE CASE {kind}"
-            f" WHEN 'true' THEN 'true' WHEN 'false' THEN 'false'"
+            f" WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' WHEN 'null' THEN 'null'"
             f" WHEN 'object' THEN NULL WHEN 'array' THEN NULL ELSE {text} END = %s END)"
         )
         return sql, [*parameters, *mine, *mine, self.value]

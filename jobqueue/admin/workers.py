@@ -60,8 +60,8 @@ def _release_all(worker_ids: Iterable[int], *, using: str, **given: Any) -> int:
 
 def _released(count: int) -> str:
     return ngettext(
-        "All leases of %(count)s worker were released.",
-        "All leases of %(count)s workers were released.",
+        "%(count)s worker holds nothing any more: all its leases were released.",
+        "%(count)s workers hold nothing any more: all their leases were released.",
         count,
     ) % {"count": count}
 
