@@ -21,6 +21,7 @@ from django.apps import apps
 from django.core.management.base import BaseCommand
 
 from jobqueue import JobContext, Task, checks, conf, logs
+from jobqueue.admin import checks as admin_checks
 from jobqueue.management.commands.runworker import Command
 from jobqueue.models import Job
 from jobqueue.states import Outcome, Reason, Status
@@ -161,7 +162,8 @@ class TestOperations:
     def test_every_system_check_is_listed(self) -> None:
         ids = re.compile(r"jobqueue\.[EW]\d{3}")
         listed = in_first_column(read("operations.md"))
-        assert set(filter(ids.fullmatch, listed)) == set(ids.findall(inspect.getsource(checks)))
+        sources = inspect.getsource(checks) + inspect.getsource(admin_checks)
+        assert set(filter(ids.fullmatch, listed)) == set(ids.findall(sources))
 
     def test_has_the_part_that_a_check_points_to(self) -> None:
         assert "See 'Network' in the operations documentation" in inspect.getsource(checks)
