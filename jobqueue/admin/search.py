@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from django.db.models import Func, Min, Model, Q, QuerySet, TextField
+from django.db.models import BooleanField, Func, Min, Model, Q, QuerySet
 from django.utils.translation import gettext as _
 
 from jobqueue import conf, registry
@@ -132,10 +132,8 @@ class HasText(Func):
     make the search fail for all.
     """
 
-    conditional = True
-
     def __init__(self, column: str, keys: Sequence[str], value: str) -> None:
-        super().__init__(column, output_field=TextField())
+        super().__init__(column, output_field=BooleanField())
         self.keys, self.value = list(keys), value
 
     def as_sql(self, compiler: Any, connection: Any, *_: Any, **__: Any) -> tuple[str, Any]:
