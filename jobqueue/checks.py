@@ -117,7 +117,7 @@ def check_network_timeouts(**_: Any) -> list[checks.CheckMessage]:
         checks.Warning(
             f"the database options leave out {names}: a worker that is cut off from the database "
             f"without a reset would {doing} for minutes, or for ever",
-            hint=f"Add {advice}. See 'Network' in the operations documentation of jobqueue.",
+            hint=f"Add {advice}. See 'Network' in the deployment documentation of jobqueue.",
             id="jobqueue.W003",
         )
     ]

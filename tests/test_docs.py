@@ -164,8 +164,8 @@ class TestOperations:
         assert set(filter(ids.fullmatch, listed)) == set(ids.findall(inspect.getsource(checks)))
 
     def test_has_the_part_that_a_check_points_to(self) -> None:
-        assert "See 'Network' in the operations documentation" in inspect.getsource(checks)
-        assert "\n## Network\n" in read("operations.md")
+        assert "See 'Network' in the deployment documentation" in inspect.getsource(checks)
+        assert "\n## Network\n" in read("deployment.md")
 
 
 class TestTasks:
