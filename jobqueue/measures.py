@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from django.conf import settings
+
+#: The spans of rollups, in seconds: a minute, a quarter of an hour, and since for ever.
+MINUTE, QUARTER, EVER = 60, 900, 0
+#: How long rollups of each span are kept: an hour of minutes is drawn, and three let one look
+#: back from there; a day of quarters is drawn, and eight let one compare with a week ago.
+KEPT = {MINUTE: timedelta(hours=3), QUARTER: timedelta(days=8)}
+#: Samples are drawn beside the quarters.
+SAMPLES_KEPT = KEPT[QUARTER]
+
+#: Success at this attempt and at any later one are counted as one.
+MOST_TRIES = 10
 
 #: Two buckets to each doubling, from a millisecond to nine hours: a percentile is read from them
 #: with an error of less than a fifth. The upper bounds, in seconds; what is beyond is in one more.
@@ -31,3 +46,21 @@ def percentile(distribution: Distribution, share: float) -> float | None:
         if rest <= 0:
             return BOUNDS[min(number, len(BOUNDS) - 1)]
     return BOUNDS[-1]
+
+
+def add(total: Counter[str], more: Distribution) -> None:
+    """Add what was counted elsewhere; leave out what somebody who wrote a row by hand got wrong."""
+    for key, count in more.items():
+        if key.isdecimal():
+            total[key] += count
+
+
+def beginning(instant: datetime, span: int) -> datetime:
+    """Return when the minute or quarter began that an instant lies in."""
+    seconds = (instant.minute * 60 + instant.second) % span
+    return instant - timedelta(seconds=seconds, microseconds=instant.microsecond)
+
+
+def for_ever() -> datetime:
+    """Return the start of the span that has no end."""
+    return datetime(1970, 1, 1, tzinfo=UTC if settings.USE_TZ else None)

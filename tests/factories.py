@@ -5,13 +5,15 @@ Instants are given as ages and computed by the database, so that the past is the
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 import factory
 from django.db.models import Model
 
-from jobqueue.models import Attempt, DeadLetter, Job, Queue, Worker
+from jobqueue import stats
+from jobqueue.measures import EVER, MINUTE, beginning, for_ever
+from jobqueue.models import Attempt, DeadLetter, Job, Queue, Rollup, Sample, Worker
 from jobqueue.querysets import ago, from_now
 from jobqueue.states import Outcome, Reason, Status
 
@@ -181,3 +183,40 @@ class QueueFactory(Rows[Queue]):
         )
 
     name = factory.Sequence("queue-{}".format)
+
+
+def minutes_ago(minutes: int, *, span: int = MINUTE) -> datetime:
+    """Return the beginning of the minute, or other span, that was going on so long ago."""
+    return beginning(stats.now("default") - timedelta(minutes=minutes), span)
+
+
+class RollupFactory(Rows[Rollup]):
+    """What became of jobs in the minute, or other ``span``, that lay ``minutes`` ago."""
+
+    class Meta:
+        model = Rollup
+
+    class Params:
+        minutes = 1
+
+    span = MINUTE
+    start = factory.LazyAttribute(
+        lambda rollup: (
+            for_ever() if rollup.span == EVER else minutes_ago(rollup.minutes, span=rollup.span)
+        )
+    )
+    queue_name = "default"
+    task = "tests.tasks.noop"
+
+
+class SampleFactory(Rows[Sample]):
+    """How all queues together, or one, stood ``minutes`` ago."""
+
+    class Meta:
+        model = Sample
+
+    class Params:
+        minutes = 1
+
+    minute = factory.LazyAttribute(lambda sample: minutes_ago(sample.minutes))
+    queue_name = ""

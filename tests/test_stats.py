@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue_many, stats
 from jobqueue.models import Job
+from jobqueue.stats import live
 from tests import tasks
 from tests.factories import DeadLetterFactory, JobFactory, WorkerFactory
 
@@ -93,7 +94,7 @@ class TestOldestAge:
     def test_beyond_the_limit_is_looked_for_in_so_many_lanes(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(stats, "MOST_LANES", 3)
+        monkeypatch.setattr(live, "MOST_LANES", 3)
         for number in range(10):
             JobFactory(queue_name=f"tenant-{number}", age=number * HOUR)
         _depth, age = stats.backlog(limit=2)

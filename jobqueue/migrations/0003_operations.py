@@ -206,6 +206,10 @@ class Migration(migrations.Migration):
             index=models.Index(condition=models.Q(('discarded_at__isnull', True)), fields=['fingerprint', 'task', 'died_at', 'id'], name='jobqueue_deadletter_error'),
         ),
         migrations.AddIndex(
+            model_name='deadletter',
+            index=models.Index(condition=models.Q(('discarded_at__isnull', True)), fields=['queue_name'], name='jobqueue_deadletter_queue'),
+        ),
+        migrations.AddIndex(
             model_name='bulkoperation',
             index=models.Index(condition=models.Q(('state', 'running')), fields=['id'], name='jobqueue_bulkoperation_running'),
         ),

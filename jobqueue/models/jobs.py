@@ -263,4 +263,5 @@ class DeadLetter(Request):
                 name="jobqueue_deadletter_error",
                 condition=_OPEN,
             ),
+            models.Index(fields=["queue_name"], name="jobqueue_deadletter_queue", condition=_OPEN),
         ]

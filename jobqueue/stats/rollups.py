@@ -1,0 +1,52 @@
+"""Sums over the rollups of a span of time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from django.db.models import QuerySet
+
+from jobqueue.measures import KEPT, MINUTE, QUARTER, add, beginning, percentile
+from jobqueue.models import Rollup
+from jobqueue.stats.live import now
+
+#: The columns that are numbers.
+COUNTS = ("claimed", "succeeded", "retried", "died", "lost")
+#: What is told of a distribution.
+SHARES = (0.5, 0.95, 0.99)
+
+
+@dataclass(slots=True)
+class Sums:
+    """What several rollups hold together."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    waits: Counter[str] = field(default_factory=Counter)
+    runs: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """Add one row, as ``values()`` gives it."""
+        for name in COUNTS:
+            self.counts[name] += row[name]  # type: ignore[operator]
+        for name in ("waits", "runs"):
+            add(getattr(self, name), row.get(name) or {})  # type: ignore[arg-type]
+
+
+def percentiles(distribution: Mapping[str, int]) -> tuple[float | None, ...]:
+    """Return the median and the two percentiles above it, in seconds."""
+    return tuple(percentile(distribution, share) for share in SHARES)
+
+
+def width(span: timedelta) -> int:
+    """Return the width of the rollups that reach back so far."""
+    return MINUTE if span <= KEPT[MINUTE] else QUARTER
+
+
+def since(span: timedelta, *, using: str) -> QuerySet[Rollup]:
+    """Return the rollups of the latest ``span``, what is going on included."""
+    seconds = width(span)
+    first = beginning(now(using) - span, seconds)
+    return Rollup.objects.using(using).filter(span=seconds, start__gte=first)
