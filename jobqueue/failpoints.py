@@ -34,6 +34,7 @@ VARIABLE = "JOBQUEUE_FAILPOINTS"
 VERBS = (
     *("enqueue", "enqueue_many", "claim", "extend", "settle", "release", "interrupt"),
     *("promote", "rescue", "prune", "cancel", "run_now", "replay", "discard", "beat", "leave"),
+    *("pause", "resume"),
 )
 MOMENTS = ("before", "inside", "committed")
 ACTIONS = ("kill", "stop", "delay", "error", "drop")

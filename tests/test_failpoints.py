@@ -21,11 +21,11 @@ from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue import failpoints, lifecycle
 from jobqueue.failpoints import ACTIONS, MOMENTS, VERBS
-from jobqueue.models import DeadLetter, Job
+from jobqueue.models import DeadLetter, Job, Queue
 from jobqueue.states import Status
 from jobqueue.worker.presence import Presence
 from tests import tasks, verbs
-from tests.factories import DeadLetterFactory, JobFactory
+from tests.factories import DeadLetterFactory, JobFactory, QueueFactory
 from tests.in_process import run_until_empty, running_worker
 from tests.models import Mark
 from tests.processes import (
@@ -46,7 +46,10 @@ LEASE = 1.0
 #: Longer than the lease: who comes back from it has lost its jobs.
 LONG = 1.3
 MINUTE = timedelta(minutes=1)
-OF_PEOPLE = ("enqueue", "enqueue_many", "cancel", "run_now", "replay", "discard", "prune")
+OF_PEOPLE = (
+    *("enqueue", "enqueue_many", "cancel", "run_now", "replay", "discard", "prune"),
+    *("pause", "resume"),
+)
 OF_WORKERS = tuple(verb for verb in VERBS if verb not in OF_PEOPLE)
 #: Those that are part of every run; all others belong to the long ones.
 QUICK = {
@@ -185,6 +188,11 @@ def _letters(given: dict[str, Any]) -> list[int]:
     return [letter.pk for letter in DeadLetterFactory.create_batch(2, **unused, **given)]
 
 
+def _paused_queue(_: dict[str, Any]) -> list[int]:
+    QueueFactory(name="mail", paused=True)
+    return []
+
+
 MARK = "from tests.tasks import leave_mark; from jobqueue import enqueue_many; "
 VERB = "from jobqueue import lifecycle; lifecycle."
 TWO_DAYS = timedelta(days=2)
@@ -209,6 +217,8 @@ OPERATIONS = {
     "prune": Operation(
         _jobs(cancelled=True, finished_ago=TWO_DAYS), VERB + "prune()", ["cancelled"] * 2, []
     ),
+    "pause": Operation(lambda _: [], VERB + "pause('mail')", [], ["paused"]),
+    "resume": Operation(_paused_queue, VERB + "resume('mail')", ["paused"], []),
 }
 
 
@@ -250,7 +260,11 @@ class TestPeople:
 
 
 def _places() -> list[str]:
-    return [*Job.objects.values_list("status", flat=True), *["dead"] * DeadLetter.objects.count()]
+    return [
+        *Job.objects.values_list("status", flat=True),
+        *["dead"] * DeadLetter.objects.count(),
+        *["paused"] * Queue.objects.paused().count(),
+    ]
 
 
 class Somebody:
@@ -327,4 +341,5 @@ class TestSwitch:
     def test_every_verb_is_one_of_workers_or_of_people(self) -> None:
         assert set(OPERATIONS) == set(OF_PEOPLE)
         assert set(VERBS) == set(OF_PEOPLE) | set(OF_WORKERS)
-        assert {verb for verb in lifecycle.__all__ if verb not in ("alias", "look")} <= set(VERBS)
+        others = {"Actor", "alias", "look"}
+        assert set(lifecycle.__all__) - others <= set(VERBS)

@@ -10,6 +10,7 @@ from jobqueue.lifecycle.claiming import claim, extend
 from jobqueue.lifecycle.enqueueing import enqueue, enqueue_many
 from jobqueue.lifecycle.maintenance import look, promote, prune, rescue
 from jobqueue.lifecycle.operations import cancel, discard, replay, run_now
+from jobqueue.lifecycle.queues import pause, resume
 from jobqueue.lifecycle.settling import interrupt, release, settle
 
 __all__ = [
@@ -23,11 +24,13 @@ __all__ = [
     "extend",
     "interrupt",
     "look",
+    "pause",
     "promote",
     "prune",
     "release",
     "replay",
     "rescue",
+    "resume",
     "run_now",
     "settle",
 ]

@@ -61,7 +61,8 @@ class Expired(NamedTuple):
 class Look(NamedTuple):
     """What there is to do for workers."""
 
-    queue_names: Collection[str]  # those with pending jobs
+    queue_names: Collection[str]  # those with pending jobs, but for paused ones
+    paused: Collection[str]  # with jobs or without
     has_due: bool  # scheduled jobs whose time has come
     has_expired: bool  # claims whose lease has run out
 
@@ -105,7 +106,7 @@ class Store(ABC):
     def claim(
         self, turns: Sequence[Turn], *, worker: str, lease: float, leases: Mapping[str, float]
     ) -> list[Claim]:
-        """Take pending jobs of each queue, best first, and count an attempt of each.
+        """Take pending jobs of each queue that is not paused, best first; count an attempt of each.
 
         ``lease`` is in seconds; ``leases`` has the tasks with one of their own. The jobs of one
         queue come in their order; which queue comes first is open. A store may ignore floors.
@@ -141,6 +142,10 @@ class Store(ABC):
     @abstractmethod
     def delete(self, settlements: Sequence[Settlement]) -> set[Key]:
         """Delete claimed jobs that succeeded, where succeeded jobs are not kept."""
+
+    @abstractmethod
+    def wake(self, queue_names: Collection[str]) -> None:
+        """Tell idle workers that jobs of these queues can run, once this is committed."""
 
     @abstractmethod
     def promote(self, *, limit: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from django.db import connections
 from django.db.models import (
     Case,
     DurationField,
+    Exists,
     ExpressionWrapper,
     F,
     TextField,
@@ -23,8 +24,8 @@ from django.db.models import (
 from django.db.models.functions import Cast, Least, Now
 
 from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
-from jobqueue.models import MAX_LAST_ERROR, Attempt, Job
-from jobqueue.querysets import JobQuerySet, ago, from_now
+from jobqueue.models import MAX_LAST_ERROR, Attempt, Job, Queue
+from jobqueue.querysets import JobQuerySet, QueueQuerySet, ago, from_now
 from jobqueue.states import Outcome, Status
 from jobqueue.stores.base import MOVE, Expired, Inserted, Look, Store
 
@@ -44,6 +45,9 @@ class GenericStore(Store):
 
     def _jobs(self) -> JobQuerySet:
         return Job.objects.using(self.using)
+
+    def _paused(self) -> QueueQuerySet:
+        return Queue.objects.using(self.using).paused()
 
     def insert(self, request: JobRequest) -> Inserted:
         [pk] = self.insert_many([request])
@@ -75,7 +79,8 @@ class GenericStore(Store):
             return self._read_claims([row["pk"] for row in rows])
 
     def _lock_best(self, turn: Turn) -> list[Any]:
-        best = self._jobs().pending().filter(queue_name=turn.queue_name)
+        is_paused = Exists(self._paused().filter(name=turn.queue_name))
+        best = self._jobs().pending().filter(~is_paused, queue_name=turn.queue_name)
         best = best.order_by("-priority", "run_after", "id")
         return list(self.lock(best, skip_locked=True).values("pk", "task")[: turn.limit])
 
@@ -143,6 +148,9 @@ class GenericStore(Store):
             _as_attempt(each) for each in settlements if each.outcome != Outcome.RELEASED
         )
 
+    def wake(self, queue_names: Collection[str]) -> None:
+        """Leave it to the next poll."""
+
     def promote(self, *, limit: int) -> list[str]:
         with self.transaction():
             due = self.lock(self._jobs().due().order_by("run_after"), skip_locked=True)
@@ -160,8 +168,11 @@ class GenericStore(Store):
 
     def look(self) -> Look:
         pending = self._jobs().pending().order_by("queue_name")
+        paused = set(self._paused().values_list("name", flat=True))
+        names = pending.values_list("queue_name", flat=True).distinct()
         return Look(
-            queue_names=list(pending.values_list("queue_name", flat=True).distinct()),
+            queue_names=[name for name in names if name not in paused],
+            paused=paused,
             has_due=self._jobs().due().exists(),
             has_expired=self._jobs().expired().exists(),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -13,7 +13,7 @@ from django.db import OperationalError, connections
 
 from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
 from jobqueue.states import Status
-from jobqueue.stores import statements
+from jobqueue.stores import claiming, statements
 from jobqueue.stores.base import Expired, Inserted, Look, Store
 
 #: So many rows are worth the three statements of a COPY.
@@ -80,9 +80,11 @@ class PostgreSQLStore(Store):
         ):
             while some := "".join(islice(rows, CHUNK)):  # the server reads while we write the next
                 copy.write(some)
-        names = list({each.queue_name for each in requests})
-        self._fetch(statements.WAKE, {"queue_names": names})
+        self.wake(list({each.queue_name for each in requests}))
         return list(ids)
+
+    def wake(self, queue_names: Collection[str]) -> None:
+        self._fetch(statements.WAKE, {"queue_names": list(queue_names)})
 
     def claim(
         self, turns: Sequence[Turn], *, worker: str, lease: float, leases: Mapping[str, float]
@@ -91,10 +93,10 @@ class PostgreSQLStore(Store):
         shared = {"worker": worker, "lease": lease, "leases": json.dumps(leases)}
         if anywhere := [turn for turn in turns if not turn.floors]:
             parameters = shared | _queues(anywhere)
-            claims += map(Claim._make, self._fetch(statements.CLAIM, parameters))
+            claims += map(Claim._make, self._fetch(claiming.CLAIM, parameters))
         if above := [turn for turn in turns if turn.floors]:
             parameters = shared | _queues(above) | _lanes(above)
-            claims += map(Claim._make, self._fetch(statements.CLAIM_ABOVE, parameters))
+            claims += map(Claim._make, self._fetch(claiming.CLAIM_ABOVE, parameters))
         return claims
 
     def extend(self, leases: Sequence[Lease]) -> dict[Key, bool]:
