@@ -44,6 +44,10 @@ class LeaseLost(JobQueueError):
     """The lease on the job ended, and its outcome is no longer this worker's to record."""
 
 
+class WorkerLives(JobQueueError):
+    """The leases of a worker cannot be released all at once: it was heard of a moment ago."""
+
+
 class PayloadRefused(JobQueueError):
     """The stored payload cannot be read, or does not fit the signature of its task."""
 

@@ -33,7 +33,8 @@ T = TypeVar("T")
 VARIABLE = "JOBQUEUE_FAILPOINTS"
 VERBS = (
     *("enqueue", "enqueue_many", "claim", "extend", "settle", "release", "interrupt"),
-    *("promote", "rescue", "prune", "cancel", "run_now", "replay", "discard", "beat", "leave"),
+    *("promote", "rescue", "prune", "cancel", "run_now", "move", "prioritise"),
+    *("extend_leases", "release_leases", "release_worker", "replay", "discard", "beat", "leave"),
     *("pause", "resume"),
 )
 MOMENTS = ("before", "inside", "committed")

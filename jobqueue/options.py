@@ -29,7 +29,7 @@ _TEXT = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]*")
 def check_task(task: Task[..., Any]) -> None:
     """Raise InvalidTask, or InvalidJob for what a call may set, when an option makes no sense."""
     check_queue_name(task.queue_name)
-    _check_integer("priority", task.priority, MIN_PRIORITY, MAX_PRIORITY)
+    check_priority(task.priority)
     if task.max_attempts is not None:
         _check_integer("max_attempts", task.max_attempts, 1, MAX_ATTEMPTS)
     _check_integer("version", task.version, 1, 32_767)
@@ -50,6 +50,11 @@ def check_queue_name(name: Any) -> None:
             f"queue_name {name!r:.100} is not valid: up to {MAX_NAME} lower-case letters, "
             "digits, '_', '.' and '-'"
         )
+
+
+def check_priority(priority: Any) -> None:
+    """Raise InvalidJob unless a job can have this priority."""
+    _check_integer("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
 
 
 def read_actor(actor: Any) -> str:

@@ -18,6 +18,7 @@ from django.urls import reverse
 
 from jobqueue import lifecycle
 from jobqueue.admin import dead_letters, operations
+from jobqueue.lifecycle import Actor
 from jobqueue.models import Attempt, DeadLetter, Job, Worker
 from jobqueue.states import Status
 from jobqueue.testing import run_jobs
@@ -538,11 +539,11 @@ class TestManyRows:
     ) -> None:
         calls: list[int] = []
 
-        def replay(ids: list[int], *, using: str) -> list[int]:
+        def replay(ids: list[int], **given: Any) -> list[int]:
             calls.append(len(ids))
             if len(calls) == 2:
                 raise OperationalError("deadlock detected\nDETAIL: rows and all")
-            return lifecycle.replay(ids, using=using)
+            return lifecycle.replay(ids, **given)
 
         monkeypatch.setitem(vars(dead_letters.REPLAY), "perform", replay)
         rows = [DeadLetterFactory() for _ in range(25)]
@@ -616,7 +617,8 @@ class TestAnotherAlias:
         user = User.objects.create_user("operator")
         with CaptureQueriesContext(connections["default"]) as on_replica:
             rows = DeadLetter.objects.all()
-            tally = operations.run(dead_letters.REPLAY, rows, user_id=user.pk)
+            order = operations.Order(user_id=user.pk, by=Actor(str(user.pk), "operator"))
+            tally = operations.run(dead_letters.REPLAY, rows, order)
         assert tally.done == 1
         assert Job.objects.get().pk == letter.pk
         assert not [each for each in on_replica if '"jobqueue_' in each["sql"]]

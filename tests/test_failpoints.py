@@ -47,7 +47,8 @@ LEASE = 1.0
 LONG = 1.3
 MINUTE = timedelta(minutes=1)
 OF_PEOPLE = (
-    *("enqueue", "enqueue_many", "cancel", "run_now", "replay", "discard", "prune"),
+    *("enqueue", "enqueue_many", "cancel", "run_now", "move", "prioritise", "replay", "discard"),
+    *("extend_leases", "release_leases", "release_worker", "prune"),
     *("pause", "resume"),
 )
 OF_WORKERS = tuple(verb for verb in VERBS if verb not in OF_PEOPLE)

@@ -25,7 +25,7 @@ from django.views.decorators.http import require_POST
 
 from jobqueue.admin import display, operations
 from jobqueue.admin.base import M, ReadOnlyAdmin
-from jobqueue.admin.operations import Operation, Tally
+from jobqueue.admin.operations import DeedForm, Operation, Order, Tally
 
 #: How many rows a question names, and how many refusals a report does.
 MOST_NAMED = 20
@@ -83,11 +83,15 @@ class OperatedAdmin(ReadOnlyAdmin[M]):
         self, request: HttpRequest, operation: Operation, selection: Selection
     ) -> HttpResponse | None:
         """Ask first if there is a question; otherwise do it and say what was done."""
-        if operation.question and "confirmed" not in request.POST:
-            applicable = selection.rows.filter(operation.applies)
+        is_answered = "confirmed" in request.POST or not operation.question
+        form = operation.form(request.POST if is_answered else None)
+        if form.is_valid():
+            tally = operations.run(operation, selection.rows, Order.of(request, form))
+        else:
+            applicable = operation.among(selection.rows)
             if applicable.exists():
-                return self._ask(request, operation, selection, applicable)
-        tally = operations.run(operation, selection.rows, user_id=request.user.pk)
+                return self._ask(request, operation, selection, applicable, form)
+            tally = Tally(seen=_count(selection.rows))
         for level, text in _report(operation, tally, selection.picked):
             self.message_user(request, text, level)
         return None
@@ -98,14 +102,16 @@ class OperatedAdmin(ReadOnlyAdmin[M]):
         operation: Operation,
         selection: Selection,
         applicable: QuerySet[Any],
+        form: DeedForm,
     ) -> HttpResponse:
-        count = applicable.order_by().values("pk")[: display.MOST_COUNTED + 1].count()
+        count = _count(applicable)
         context = {
             **self.admin_site.each_context(request),
             "title": operation.title,
             "opts": self.opts,
             "media": self.media,
             "operation": operation,
+            "form": form,
             "count": display.capped(count),
             "name": model_ngettext(self.opts, count),
             "others": (selection.picked or count) - count,
@@ -132,7 +138,7 @@ class OperatedAdmin(ReadOnlyAdmin[M]):
     def buttons(self, request: HttpRequest, row: M) -> list[Button]:
         """Return what the user may do to this row as it is now."""
         return [
-            Button(each.label, self._operation_url(each, row.pk), bool(each.question))
+            Button(each.label, self._operation_url(each, row.pk), each.is_destructive)
             for each in self.operations
             if self.may(request, each) and each.rows(row._state.db).filter(pk=row.pk).exists()
         ]
@@ -157,6 +163,10 @@ class OperatedAdmin(ReadOnlyAdmin[M]):
         if self.get_queryset(request).filter(pk=pk).exists():
             return self.page_url(pk)
         return display.list_url(self.admin_site, self.model)
+
+
+def _count(rows: QuerySet[Any]) -> int:
+    return rows.order_by().values("pk")[: display.MOST_COUNTED + 1].count()
 
 
 def _selection(request: HttpRequest, rows: QuerySet[Any], operation: Operation) -> Selection:
@@ -195,7 +205,7 @@ def _report(operation: Operation, tally: Tally, picked: int | None) -> list[tupl
         text = _("Stopped early (%(why)s): what is left can be done by asking again.")
         reports.append((messages.WARNING, text % {"why": tally.stopped}))
     elif left > 0 or not (tally.done or tally.refused):
-        reports.append((messages.WARNING, _left(left)))
+        reports.append((messages.WARNING, _left(left, operation.unfit)))
     if tally.refused:
         reports.append((messages.ERROR, _refused(tally)))
     return reports
@@ -210,9 +220,7 @@ def _refused(tally: Tally) -> str:
     ) % {"count": len(tally.refused), "named": named}
 
 
-def _left(count: int) -> str:
+def _left(count: int, why: Any) -> str:
     return ngettext(
-        "%(count)s was left as it is: no longer there, or no longer in a state for this.",
-        "%(count)s were left as they are: no longer there, or no longer in a state for this.",
-        count,
-    ) % {"count": count}
+        "%(count)s was left as it is: %(why)s.", "%(count)s were left as they are: %(why)s.", count
+    ) % {"count": count, "why": why}

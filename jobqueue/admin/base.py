@@ -12,7 +12,7 @@ from django.db.models import Model, QuerySet, Value
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
-from jobqueue.admin import display, figures, filters
+from jobqueue.admin import deeds, display, figures, filters
 from jobqueue.admin.paginator import CappedPaginator
 
 M = TypeVar("M", bound=Model)
@@ -58,6 +58,8 @@ class ReadOnlyAdmin(_ModelAdmin[M]):
     #: What the list says when there is no row at all.
     empty_text: ClassVar[Any] = ""
     shows_figures: ClassVar[bool] = False
+    #: Whether a row's page tells what operators did to it.
+    shows_deeds: ClassVar[bool] = False
 
     class Media:
         css: ClassVar = {"all": ("jobqueue/admin.css",)}
@@ -95,6 +97,14 @@ class ReadOnlyAdmin(_ModelAdmin[M]):
             # A callable: read when the page is rendered, and not for an action that redirects.
             extra["read_figures"] = partial(figures.strip, request, self.admin_site)
         return super().changelist_view(request, extra | (extra_context or {}))
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Add what operators did to the row."""
+        if self.shows_deeds and context.get("original"):
+            context["deeds"] = deeds.deeds(request, self.admin_site, context["original"])
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def is_visible(self, request: HttpRequest, model: type[Model]) -> Value:
         """Tell, as a column of each row, whether the user may open pages of the model.

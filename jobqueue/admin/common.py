@@ -20,6 +20,7 @@ class RequestAdmin(OperatedAdmin[M]):
     """Shows a request: its task, its payload with what is sensitive masked, and its attempts."""
 
     deferred: ClassVar[tuple[str, ...]] = ("args", "kwargs", "trace")
+    shows_deeds = True
     #: What the same request is, once it is not this any more.
     other_model: ClassVar[type[Job | DeadLetter]]
     # Only makes the search box appear: get_search_results() is ours.

@@ -56,6 +56,7 @@ DISCARD = Operation(
     perform=lifecycle.discard,
     flag=DELETION,
     log="Discarded.",
+    is_destructive=True,
     done=_discarded,
     title=gettext_lazy("Discard dead letters?"),
     question=gettext_lazy(

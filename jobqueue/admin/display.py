@@ -79,6 +79,11 @@ def preformatted(text: str) -> SafeString | str:
     return format_html('<pre class="jobqueue-text">{}</pre>', text) if text else NOTHING
 
 
+def one_line(text: str) -> str:
+    """Return the start of a text, as much as fits on a line."""
+    return Truncator(text).chars(MOST_OF_A_LINE - 1)
+
+
 def error(error_class: str, message: str) -> SafeString | str:
     """Return an error in short: its class without the module, and the start of its message."""
     if not (error_class or message):
@@ -87,7 +92,7 @@ def error(error_class: str, message: str) -> SafeString | str:
         '<b title="{}">{}</b> {}',
         error_class,
         error_class.rpartition(".")[2],
-        Truncator(message).chars(MOST_OF_A_LINE - 1),
+        one_line(message),
     )
 
 

@@ -6,67 +6,19 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.models import CHANGE
 from django.db.models import F, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
-from jobqueue import lifecycle
 from jobqueue.admin import display, filters, payloads
 from jobqueue.admin.common import RequestAdmin
-from jobqueue.admin.operations import Operation
+from jobqueue.admin.job_operations import CANCEL, MOVE, PRIORITISE, RUN_NOW
 from jobqueue.admin.workers import heartbeat, with_heartbeat_age
 from jobqueue.models import DeadLetter, Job, Worker
 from jobqueue.states import Status
 from jobqueue.stats import age_of
-
-
-def _cancelled(count: int) -> str:
-    return ngettext(
-        "%(count)s job was cancelled or, if it runs, asked to stop.",
-        "%(count)s jobs were cancelled or, if they run, asked to stop.",
-        count,
-    ) % {"count": count}
-
-
-def _made_due(count: int) -> str:
-    return ngettext("%(count)s job is due now.", "%(count)s jobs are due now.", count) % {
-        "count": count
-    }
-
-
-CANCEL = Operation(
-    name="cancel",
-    model=Job,
-    permission="cancel_job",
-    label=gettext_lazy("Cancel"),
-    applies=Q(status__in=[Status.SCHEDULED, Status.PENDING])
-    | Q(status=Status.CLAIMED, cancel_requested=False),
-    since="enqueued_at",
-    perform=lifecycle.cancel,
-    flag=CHANGE,
-    log="Cancelled, or asked to stop.",
-    done=_cancelled,
-    title=gettext_lazy("Cancel jobs?"),
-    question=gettext_lazy(
-        "A job that waits is cancelled and never runs. One that runs is asked to stop, and is not "
-        "tried again. A cancelled job cannot be brought back."
-    ),
-)
-RUN_NOW = Operation(
-    name="run_now",
-    model=Job,
-    permission="run_job_now",
-    label=gettext_lazy("Run now"),
-    applies=Q(status=Status.SCHEDULED),
-    since="enqueued_at",
-    perform=lifecycle.run_now,
-    flag=CHANGE,
-    log="Made due now.",
-    done=_made_due,
-)
 
 
 @admin.register(Job)
@@ -86,8 +38,8 @@ class JobAdmin(RequestAdmin[Job]):
     search_help_text = gettext_lazy("A job's number, a correlation id or the name of a worker.")
     other_model = DeadLetter
     shows_figures = True
-    operations = (CANCEL, RUN_NOW)
-    actions = ("cancel", "run_now")
+    operations = (RUN_NOW, MOVE, PRIORITISE, CANCEL)
+    actions = ("cancel", "run_now", "move", "prioritise")
     empty_text = gettext_lazy(
         "No jobs. What a task's enqueue() writes appears here once its transaction commits."
     )
@@ -173,6 +125,28 @@ class JobAdmin(RequestAdmin[Job]):
     def run_now(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
         """Make scheduled jobs due."""
         return self.operate_on_selected(request, queryset, RUN_NOW)
+
+    @admin.action(
+        permissions=["move"], description=gettext_lazy("Move selected jobs to another queue")
+    )
+    def move(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Move jobs that wait, after asking where to."""
+        return self.operate_on_selected(request, queryset, MOVE)
+
+    @admin.action(
+        permissions=["prioritise"], description=gettext_lazy("Change priority of selected jobs")
+    )
+    def prioritise(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Change the priority of jobs that wait, after asking for it."""
+        return self.operate_on_selected(request, queryset, PRIORITISE)
+
+    def has_move_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may move jobs."""
+        return self.may(request, MOVE)
+
+    def has_prioritise_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may change priorities."""
+        return self.may(request, PRIORITISE)
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may cancel jobs."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any
 
+from django import forms
 from django.contrib.admin.models import LogEntry
 from django.db import DataError, Error, IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 
 from jobqueue import lifecycle
-from jobqueue.models import DeadLetter, Job
+from jobqueue.lifecycle import Actor
+from jobqueue.models import MAX_REASON
 
 #: Rows in one transaction.
 BATCH = 500
@@ -22,34 +27,90 @@ BATCH = 500
 TIME_LIMIT = timedelta(seconds=20)
 
 
+class DeedForm(forms.Form):
+    """What a confirmation asks for: why; what else an operation needs is in a form of its own."""
+
+    reason = forms.CharField(
+        label=_("Reason"),
+        help_text=_("Optional; kept in the operation log."),
+        max_length=MAX_REASON,
+        required=False,
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.order_fields([name for name in self.fields if name != "reason"])
+
+
+UNFIT = _("no longer there, or no longer in a state for this")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operation:
     """One thing that can be done to rows, through one function of the lifecycle."""
 
     name: str
-    model: type[Job | DeadLetter]
+    model: type[Any]
     #: The codename of the permission that it needs.
     permission: str
     #: The label of its button.
     label: Any
-    #: Which rows it can be done to.
-    applies: Q
+    #: Which rows it can be done to; a function where that depends on the settings.
+    applies: Q | Callable[[], Q]
     #: The column that says since when a row is there: what came after the question is left alone.
     since: str
-    #: The lifecycle's function: ids and ``using`` to how many, or which, were changed.
+    #: The lifecycle's function: ids, ``using``, who, why and the values of the form to how many,
+    #: or which, were changed.
     perform: Callable[..., Any]
-    #: LogEntry's flag and message.
+    #: LogEntry's flag and message; the message may name values of the form.
     flag: int
     log: str
     #: From a number of rows to the message that says what was done.
     done: Callable[[int], str]
-    #: What to ask first, if it cannot be undone: a heading and what would happen.
+    #: What to ask first, if it cannot be undone or needs a value: a heading and what would happen.
     title: Any = ""
     question: Any = ""
+    #: What the question asks for.
+    form: type[DeedForm] = DeedForm
+    is_destructive: bool = False
+    #: Why a row is left as it is.
+    unfit: Any = UNFIT
+    #: The columns that a row's name takes.
+    named_by: Sequence[str] = ("task",)
+
+    def among(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """Return those of the rows that it can be done to."""
+        return rows.filter(self.applies() if callable(self.applies) else self.applies)
 
     def rows(self, using: str | None) -> QuerySet[Any]:
         """Return all the rows that it can be done to."""
-        return self.model._default_manager.using(using).filter(self.applies)
+        return self.among(self.model._default_manager.using(using))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Who wants something done, why, and with which values."""
+
+    user_id: Any
+    by: Actor
+    reason: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    #: The same for all that one request does.
+    correlation_id: str = field(default_factory=lambda: f"op-{secrets.token_hex(8)}")
+
+    @classmethod
+    def of(cls, request: HttpRequest, form: DeedForm) -> Order:
+        """Return what the user of the request asks for in a valid form."""
+        values = dict(form.cleaned_data)
+        reason = values.pop("reason", "")
+        user_id = request.user.pk
+        return cls(user_id=user_id, by=actor(request), reason=reason, values=values)
+
+
+def actor(request: HttpRequest) -> Actor:
+    """Return the user of a request as the operation log remembers them."""
+    return Actor(str(request.user.pk), request.user.get_username())
 
 
 @dataclass
@@ -64,7 +125,7 @@ class Tally:
     stopped: str = ""
 
 
-def run(operation: Operation, rows: QuerySet[Any], *, user_id: Any) -> Tally:
+def run(operation: Operation, rows: QuerySet[Any], order: Order) -> Tally:
     """Do it to all rows, batch by batch; each batch is done and logged, or not at all."""
     tally, deadline = Tally(), monotonic() + TIME_LIMIT.total_seconds()
     for ids in _batches(rows.using(lifecycle.alias())):
@@ -72,7 +133,7 @@ def run(operation: Operation, rows: QuerySet[Any], *, user_id: Any) -> Tally:
             tally.stopped = f"{TIME_LIMIT.seconds} s"
             break
         try:
-            _run_batch(operation, ids, user_id, tally)
+            _run_batch(operation, ids, order, tally)
         except Error as error:
             tally.stopped = _explain(error)
             break
@@ -94,29 +155,39 @@ def _batches(rows: QuerySet[Any]) -> Iterator[list[int]]:
         batch = list(ids.filter(pk__gt=batch[-1])[:BATCH])
 
 
-def _run_batch(operation: Operation, ids: Sequence[int], user_id: Any, tally: Tally) -> None:
+def _run_batch(operation: Operation, ids: Sequence[int], order: Order, tally: Tally) -> None:
     """Do it to one batch; where some rows are refused, to the others."""
     try:
-        tally.done += _perform(operation, ids, user_id)
+        tally.done += _perform(operation, ids, order)
     except (DataError, IntegrityError) as error:
         if len(ids) == 1:
             tally.refused.append((ids[0], _explain(error)))
             return
         middle = len(ids) // 2
         for half in (ids[:middle], ids[middle:]):
-            _run_batch(operation, half, user_id, tally)
+            _run_batch(operation, half, order, tally)
 
 
-def _perform(operation: Operation, ids: Sequence[int], user_id: Any) -> int:
+def _perform(operation: Operation, ids: Sequence[int], order: Order) -> int:
     """Do it and log it in one transaction; the lock makes the log name exactly what is changed."""
     using = lifecycle.alias()
     with transaction.atomic(using=using):
-        rows = operation.rows(using).filter(pk__in=ids).order_by("pk").only("pk", "task")
+        rows = (
+            operation.rows(using).filter(pk__in=ids).order_by("pk").only("pk", *operation.named_by)
+        )
         locked = list(rows.select_for_update())
         if not locked:
             return 0
-        changed = operation.perform([row.pk for row in locked], using=using)
-        LogEntry.objects.log_actions(user_id, locked, operation.flag, operation.log)
+        changed = operation.perform(
+            [row.pk for row in locked],
+            **order.values,
+            by=order.by,
+            reason=order.reason,
+            correlation_id=order.correlation_id,
+            using=using,
+        )
+        message = operation.log.format(**order.values)
+        LogEntry.objects.log_actions(order.user_id, locked, operation.flag, message)
     return changed if isinstance(changed, int) else len(changed)
 
 

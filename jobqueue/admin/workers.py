@@ -61,6 +61,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         ("condition", "started_at", "last_heard"),
     )
     shows_figures = True
+    shows_deeds = True
     empty_text = gettext_lazy("No worker is running. Start one: python manage.py runworker")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:

@@ -8,8 +8,10 @@ from jobqueue.lifecycle.alias import alias
 from jobqueue.lifecycle.audit import Actor
 from jobqueue.lifecycle.claiming import claim, extend
 from jobqueue.lifecycle.enqueueing import enqueue, enqueue_many
+from jobqueue.lifecycle.jobs import cancel, move, prioritise, run_now
+from jobqueue.lifecycle.leases import extend_leases, release_leases, release_worker
 from jobqueue.lifecycle.maintenance import look, promote, prune, rescue
-from jobqueue.lifecycle.operations import cancel, discard, replay, run_now
+from jobqueue.lifecycle.operations import discard, replay
 from jobqueue.lifecycle.queues import pause, resume
 from jobqueue.lifecycle.settling import interrupt, release, settle
 
@@ -22,12 +24,17 @@ __all__ = [
     "enqueue",
     "enqueue_many",
     "extend",
+    "extend_leases",
     "interrupt",
     "look",
+    "move",
     "pause",
+    "prioritise",
     "promote",
     "prune",
     "release",
+    "release_leases",
+    "release_worker",
     "replay",
     "rescue",
     "resume",

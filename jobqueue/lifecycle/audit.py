@@ -42,19 +42,57 @@ def record(
     """
     if by is None or not keys:
         return
-    line = {
-        "actor_id": by.id[:MAX_ACTOR],
-        "actor": clean_text(by.name, limit=MAX_ACTOR),
-        "action": action,
-        "target_type": model._meta.model_name,
-        "reason": clean_text(reason, limit=MAX_REASON),
-        "before": before,
-        "after": after,
-        "correlation_id": correlation_id,
-    }
+    line = _line(action, model, by=by, reason=reason, correlation_id=correlation_id)
+    line |= {"before": before, "after": after}
     if len(keys) <= MOST_LINES:
         lines = [OperationLog(target_id=str(key), targets=filters, **line) for key in keys]
     else:
         targets = {"filters": filters or {}, "ids": list(keys)}
         lines = [OperationLog(targets=targets, count=len(keys), **line)]
     OperationLog.objects.using(using).bulk_create(lines)
+
+
+class Change(NamedTuple):
+    """What a row was, and what it is now: the few names that changed."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def record_each(
+    action: str,
+    model: type[Model],
+    changes: Mapping[Any, Change],
+    *,
+    by: Actor | None,
+    using: str,
+    reason: str = "",
+    correlation_id: str = "",
+) -> None:
+    """Do as :func:`record` does, for rows that were not all the same before or after."""
+    if by is None or not changes:
+        return
+    line = _line(action, model, by=by, reason=reason, correlation_id=correlation_id)
+    if len(changes) <= MOST_LINES:
+        lines = [
+            OperationLog(target_id=str(key), **line, **change._asdict())
+            for key, change in changes.items()
+        ]
+    else:
+        line["before"] = {str(key): change.before for key, change in changes.items()}
+        line["after"] = {str(key): change.after for key, change in changes.items()}
+        lines = [OperationLog(targets={"ids": list(changes)}, count=len(changes), **line)]
+    OperationLog.objects.using(using).bulk_create(lines)
+
+
+def _line(
+    action: str, model: type[Model], *, by: Actor, reason: str, correlation_id: str
+) -> dict[str, Any]:
+    return {
+        "actor_id": by.id[:MAX_ACTOR],
+        "actor": clean_text(by.name, limit=MAX_ACTOR),
+        "action": action,
+        "target_type": model._meta.model_name,
+        "reason": clean_text(reason, limit=MAX_REASON),
+        "correlation_id": correlation_id,
+    }

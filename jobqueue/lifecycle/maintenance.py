@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from itertools import repeat
-from time import monotonic
 from typing import Any
 
 from django.db.models import QuerySet
@@ -13,9 +12,8 @@ from django.db.models import QuerySet
 from jobqueue import conf, failpoints
 from jobqueue.claims import Failure, Settlement
 from jobqueue.lifecycle.alias import BATCH, alias, store
-from jobqueue.lifecycle.settling import settle
+from jobqueue.lifecycle.settling import lost, settle
 from jobqueue.models import Attempt, DeadLetter, Job
-from jobqueue.states import Outcome, Reason, Status
 from jobqueue.stores.base import Expired, Look
 
 
@@ -43,18 +41,8 @@ def rescue(*, limit: int = BATCH, using: str | None = None) -> int:
 
 
 def _lost(expired: Expired) -> Settlement:
-    claim, now = expired.claim, monotonic()
-    goes_on = claim.has_attempts_left
-    message = f"worker {claim.claimed_by} let its lease run out"
-    return Settlement(
-        claim,
-        Outcome.LOST,
-        status=Status.PENDING if goes_on else None,
-        reason=None if goes_on else Reason.WORKER_LOST,
-        failure=Failure(error_class="LeaseLost", message=message, fingerprint="lost"),
-        started=now - expired.claimed_ago,
-        finished=now - expired.expired_ago,
-    )
+    message = f"worker {expired.claim.claimed_by} let its lease run out"
+    return lost(expired, Failure(error_class="LeaseLost", message=message, fingerprint="lost"))
 
 
 @failpoints.around

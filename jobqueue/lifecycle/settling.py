@@ -10,11 +10,11 @@ from time import monotonic
 from django.db import transaction
 
 from jobqueue import conf, failpoints, logs, signals
-from jobqueue.claims import NO_FAILURE, Claim, Key, Settlement
+from jobqueue.claims import NO_FAILURE, Claim, Failure, Key, Settlement
 from jobqueue.lifecycle.alias import alias, store
 from jobqueue.models import Attempt, Job
-from jobqueue.states import Outcome, Status
-from jobqueue.stores.base import Store
+from jobqueue.states import Outcome, Reason, Status
+from jobqueue.stores.base import Expired, Store
 
 Write = Callable[[Sequence[Settlement]], set[Key]]
 
@@ -86,6 +86,24 @@ def _announce(settlements: Sequence[Settlement], settled: set[Key]) -> None:
         held = settlement.claim.key in settled
         signal = signals.settled if held else signals.lease_lost
         signal.send_robust(Job, settlement=settlement)
+
+
+def lost(expired: Expired, failure: Failure) -> Settlement:
+    """Return what becomes of a claim whose lease has ended: it is tried again, or dead.
+
+    It is pending again at once, since its lease was delay enough.
+    """
+    claim, now = expired.claim, monotonic()
+    goes_on = claim.has_attempts_left
+    return Settlement(
+        claim,
+        Outcome.LOST,
+        status=Status.PENDING if goes_on else None,
+        reason=None if goes_on else Reason.WORKER_LOST,
+        failure=failure,
+        started=now - expired.claimed_ago,
+        finished=now - max(expired.expired_ago, 0.0),
+    )
 
 
 @failpoints.around

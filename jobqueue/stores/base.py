@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import connections, transaction
-from django.db.models import Model, QuerySet
+from django.db.models import DurationField, ExpressionWrapper, F, Model, QuerySet, TextField
+from django.db.models.functions import Cast, Now
 
 from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
 from jobqueue.models import DeadLetter, Job
@@ -55,6 +56,7 @@ class Expired(NamedTuple):
 
     claim: Claim
     claimed_ago: float
+    #: Below zero for a lease that still runs: people may end it early.
     expired_ago: float
 
 
@@ -65,6 +67,24 @@ class Look(NamedTuple):
     paused: Collection[str]  # with jobs or without
     has_due: bool  # scheduled jobs whose time has come
     has_expired: bool  # claims whose lease has run out
+
+
+#: A payload is read as text, so that one that is unreadable condemns only its own job.
+JSON = ("args", "kwargs", "trace")
+CLAIM = [Cast(name, TextField()) if name in JSON else name for name in Claim._fields]
+
+
+def read_claimed(rows: QuerySet[Job]) -> list[Expired]:
+    """Return the claims of claimed jobs, with how long ago each lease began and ended."""
+    found = rows.values_list(*CLAIM, _since("claimed_at"), _since("claimed_until"))
+    return [
+        Expired(Claim._make(row[:-2]), row[-2].total_seconds(), row[-1].total_seconds())
+        for row in found
+    ]
+
+
+def _since(field: str) -> ExpressionWrapper[Any]:
+    return ExpressionWrapper(Now() - F(field), output_field=DurationField())
 
 
 class Store(ABC):
@@ -84,6 +104,11 @@ class Store(ABC):
             return rows
         skip_locked = skip_locked and features.has_select_for_update_skip_locked
         return rows.select_for_update(skip_locked=skip_locked)
+
+    def lock_claimed(self, ids: Collection[int]) -> list[Expired]:
+        """Lock and return claims of these jobs, whether their lease has run out or not."""
+        claimed = Job.objects.using(self.using).claimed().filter(pk__in=ids)
+        return read_claimed(self.lock(claimed.order_by("pk")))
 
     def revive(self, ids: Sequence[int]) -> None:
         """Copy dead letters back to the jobs, under their ids, due now and with a fresh budget.
@@ -144,16 +169,16 @@ class Store(ABC):
         """Delete claimed jobs that succeeded, where succeeded jobs are not kept."""
 
     @abstractmethod
-    def wake(self, queue_names: Collection[str]) -> None:
-        """Tell idle workers that jobs of these queues can run, once this is committed."""
-
-    @abstractmethod
     def promote(self, *, limit: int) -> list[str]:
         """Make scheduled jobs that are due pending, the longest due first; return their queues."""
 
     @abstractmethod
     def lock_expired(self, *, limit: int) -> list[Expired]:
         """Lock and return claims whose lease has run out, skipping what others have locked."""
+
+    @abstractmethod
+    def wake(self, queue_names: Collection[str]) -> None:
+        """Tell idle workers that jobs of these queues can run, once this is committed."""
 
     @abstractmethod
     def look(self) -> Look:

@@ -11,28 +11,16 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connections
-from django.db.models import (
-    Case,
-    DurationField,
-    Exists,
-    ExpressionWrapper,
-    F,
-    TextField,
-    Value,
-    When,
-)
-from django.db.models.functions import Cast, Least, Now
+from django.db.models import Case, Exists, F, Value, When
+from django.db.models.functions import Greatest, Least, Now
 
 from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
 from jobqueue.models import MAX_LAST_ERROR, Attempt, Job, Queue
 from jobqueue.querysets import JobQuerySet, QueueQuerySet, ago, from_now
 from jobqueue.states import Outcome, Status
-from jobqueue.stores.base import MOVE, Expired, Inserted, Look, Store
+from jobqueue.stores.base import CLAIM, JSON, MOVE, Expired, Inserted, Look, Store, read_claimed
 
 _FORGIVEN = (Outcome.SNOOZED, Outcome.INTERRUPTED)
-#: Read as text, so that one unreadable payload condemns only its own job.
-_JSON = ("args", "kwargs", "trace")
-_CLAIM = [Cast(name, TextField()) if name in _JSON else name for name in Claim._fields]
 #: What a new row holds anyway: given as values, since Django compiles a default for each row.
 _COLUMNS: list[Any] = list(Job._meta.concrete_fields)
 _DEFAULTS = {
@@ -86,14 +74,15 @@ class GenericStore(Store):
 
     def _read_claims(self, ids: Sequence[int]) -> list[Claim]:
         claimed = self._jobs().filter(pk__in=ids).order_by("-priority", "run_after", "id")
-        return [Claim._make(row) for row in claimed.values_list(*_CLAIM)]
+        return [Claim._make(row) for row in claimed.values_list(*CLAIM)]
 
     def extend(self, leases: Sequence[Lease]) -> dict[Key, bool]:
         held: dict[Key, bool] = {}
         with self.transaction():
             for lease in sorted(leases, key=lambda lease: lease.claim.id):
                 ours = self._fenced(lease.claim)
-                if ours.update(claimed_until=from_now(timedelta(seconds=lease.span))):
+                ends = from_now(timedelta(seconds=lease.span))
+                if ours.update(claimed_until=Greatest("claimed_until", ends)):
                     held |= _asked(ours)
         return held
 
@@ -148,9 +137,6 @@ class GenericStore(Store):
             _as_attempt(each) for each in settlements if each.outcome != Outcome.RELEASED
         )
 
-    def wake(self, queue_names: Collection[str]) -> None:
-        """Leave it to the next poll."""
-
     def promote(self, *, limit: int) -> list[str]:
         with self.transaction():
             due = self.lock(self._jobs().due().order_by("run_after"), skip_locked=True)
@@ -160,11 +146,10 @@ class GenericStore(Store):
 
     def lock_expired(self, *, limit: int) -> list[Expired]:
         expired = self.lock(self._jobs().expired().order_by("pk"), skip_locked=True)
-        rows = expired.values_list(*_CLAIM, _since("claimed_at"), _since("claimed_until"))
-        return [
-            Expired(Claim._make(row[:-2]), row[-2].total_seconds(), row[-1].total_seconds())
-            for row in rows[:limit]
-        ]
+        return read_claimed(expired[:limit])
+
+    def wake(self, queue_names: Collection[str]) -> None:
+        """Do nothing: workers poll."""
 
     def look(self) -> Look:
         pending = self._jobs().pending().order_by("queue_name")
@@ -181,7 +166,7 @@ class GenericStore(Store):
 def _as_job(request: JobRequest) -> Job:
     given = request._asdict()
     run_at, run_in = given.pop("run_at"), given.pop("run_in")
-    for name in _JSON:
+    for name in JSON:
         given[name] = None if given[name] is None else json.loads(given[name])
     job = Job(**_DEFAULTS | given)
     if run_at is not None or run_in is not None:
@@ -209,10 +194,6 @@ def _by_span(
     for row in rows:
         ids[leases.get(row["task"], lease)].append(row["pk"])
     return ids
-
-
-def _since(field: str) -> ExpressionWrapper[Any]:
-    return ExpressionWrapper(Now() - F(field), output_field=DurationField())
 
 
 def _changes(settlement: Settlement) -> dict[str, Any]:

@@ -80,11 +80,12 @@ class PostgreSQLStore(Store):
         ):
             while some := "".join(islice(rows, CHUNK)):  # the server reads while we write the next
                 copy.write(some)
-        self.wake(list({each.queue_name for each in requests}))
+        self.wake({each.queue_name for each in requests})
         return list(ids)
 
     def wake(self, queue_names: Collection[str]) -> None:
-        self._fetch(statements.WAKE, {"queue_names": list(queue_names)})
+        if queue_names:
+            self._fetch(statements.WAKE, {"queue_names": list(queue_names)})
 
     def claim(
         self, turns: Sequence[Turn], *, worker: str, lease: float, leases: Mapping[str, float]

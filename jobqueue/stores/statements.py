@@ -66,9 +66,11 @@ WHERE {_SOMEONE_WAITS}
 """
 
 # SKIP LOCKED: a row that a settle has locked needs no extension, and to wait could deadlock.
+# greatest: an operator may have given the lease more time than this worker would.
 EXTEND = """
 UPDATE jobqueue_job AS job
-SET claimed_until = statement_timestamp() + given.span * interval '1 second'
+SET claimed_until = greatest(job.claimed_until,
+    statement_timestamp() + given.span * interval '1 second')
 FROM unnest(%(ids)s::int8[], %(fences)s::int8[], %(spans)s::float8[]) AS given (id, fence, span)
 WHERE job.id = ANY (ARRAY(
         SELECT id FROM jobqueue_job WHERE id = ANY (%(ids)s::int8[]) FOR NO KEY UPDATE SKIP LOCKED
