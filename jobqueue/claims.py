@@ -52,6 +52,8 @@ class Claim(NamedTuple):
     correlation_id: str
     actor: str
     trace: str | None
+    #: How long it had been due when it was claimed, in seconds by the database's clock.
+    waited: float = 0.0
 
     @property
     def key(self) -> Key:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
@@ -24,8 +25,42 @@ MOST_TRIES = 10
 #: with an error of less than a fifth. The upper bounds, in seconds; what is beyond is in one more.
 BOUNDS: tuple[float, ...] = tuple(round(0.001 * 2 ** (step / 2), 6) for step in range(51))
 
+#: What is counted, and what is measured.
+NUMBERS = ("claimed", "succeeded", "retried", "died", "lost")
+DISTRIBUTIONS = ("waits", "runs", "tries")
+
 #: A distribution as it is kept: from the number of a bucket, as text, to how many fell into it.
 Distribution = Mapping[str, int]
+
+
+def _zeros() -> defaultdict[int, int]:
+    return defaultdict(int)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of one task's jobs of one queue; see :class:`~jobqueue.models.Rollup`.
+
+    Claims that were handed back are taken off, so a part of a whole may be below zero.
+    """
+
+    claimed: int = 0
+    succeeded: int = 0
+    retried: int = 0
+    died: int = 0
+    lost: int = 0
+    waits: defaultdict[int, int] = field(default_factory=_zeros)
+    runs: defaultdict[int, int] = field(default_factory=_zeros)
+    tries: defaultdict[int, int] = field(default_factory=_zeros)
+
+    def add(self, other: Counts) -> None:
+        """Add what was counted elsewhere."""
+        for name in NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in DISTRIBUTIONS:
+            mine = getattr(self, name)
+            for number, count in getattr(other, name).items():
+                mine[number] += count
 
 
 def bucket(seconds: float) -> int:

@@ -13,15 +13,23 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import lifecycle
 from jobqueue.lifecycle import maintenance
-from jobqueue.models import Attempt, DeadLetter, Job
+from jobqueue.measures import EVER, QUARTER
+from jobqueue.models import Attempt, DeadLetter, Job, Rollup, Sample
 from jobqueue.querysets import ago
 from tests import verbs
-from tests.factories import AttemptFactory, DeadLetterFactory, JobFactory
+from tests.factories import (
+    AttemptFactory,
+    DeadLetterFactory,
+    JobFactory,
+    RollupFactory,
+    SampleFactory,
+)
 
 pytestmark = pytest.mark.django_db
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
+NOTHING = {"jobs": 0, "attempts": 0, "rollups": 0, "samples": 0}
 
 
 def orphan(*, finished_ago: timedelta) -> Attempt:
@@ -48,7 +56,7 @@ class TestPrune:
         for state in ("pending", "scheduled", "claimed"):
             JobFactory(**{state: True}, age=year, due_in=-year, claimed_ago=year)
         JobFactory(claimed=True, lease_left=-year, age=year)
-        assert lifecycle.prune() == {"jobs": 0, "attempts": 0}
+        assert lifecycle.prune() == NOTHING
         assert Job.objects.count() == 4
 
     def test_goes_by_the_settings(self, settings: Any) -> None:
@@ -58,7 +66,7 @@ class TestPrune:
         JobFactory(succeeded=True, finished_ago=2 * MINUTE)
         orphan(finished_ago=2 * MINUTE)
         DeadLetterFactory(died_ago=2 * MINUTE)
-        assert lifecycle.prune() == {"jobs": 1, "attempts": 1, "dead letters": 1}
+        assert lifecycle.prune() == NOTHING | {"jobs": 1, "attempts": 1, "dead letters": 1}
 
     def test_never_deletes_a_dead_letter_unless_an_age_is_set(self, settings: Any) -> None:
         letter = DeadLetterFactory(died_ago=5000 * DAY)
@@ -83,9 +91,9 @@ class TestPrune:
     def test_lets_attempts_go_with_their_jobs_in_the_end(self) -> None:
         job = JobFactory(succeeded=True, finished_ago=2 * DAY)
         AttemptFactory(job=job, finished_ago=2 * DAY, succeeded=True)
-        assert lifecycle.prune() == {"jobs": 1, "attempts": 0}
+        assert lifecycle.prune() == NOTHING | {"jobs": 1}
         Attempt.objects.update(finished_at=ago(31 * DAY))
-        assert lifecycle.prune() == {"jobs": 0, "attempts": 1}
+        assert lifecycle.prune() == NOTHING | {"attempts": 1}
 
     def test_deletes_in_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """C-67."""
@@ -107,6 +115,20 @@ class TestPrune:
         Job.objects.update(finished_at=ago(2 * DAY))
         assert lifecycle.prune()["jobs"] == 8
 
+    def test_keeps_figures_for_as_long_as_they_are_drawn(self) -> None:
+        days = 24 * 60
+        for minutes in (10, 170, 190):
+            RollupFactory(minutes=minutes)
+        for minutes in (190, 7 * days, 9 * days):
+            RollupFactory(span=QUARTER, minutes=minutes)
+        RollupFactory(span=EVER)
+        for minutes in (190, 7 * days, 9 * days):
+            SampleFactory(minutes=minutes)
+        assert lifecycle.prune() == NOTHING | {"rollups": 2, "samples": 1}
+        assert Rollup.objects.filter(span=EVER).count() == 1
+        assert Rollup.objects.count() == 5
+        assert Sample.objects.count() == 2
+
     def test_can_be_told_to_stop_after_some_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(maintenance, "BATCH", 3)
         JobFactory.create_batch(7, succeeded=True, finished_ago=2 * DAY)
@@ -118,7 +140,7 @@ class TestPrune:
         orphan(finished_ago=31 * DAY)
         before = verbs.everything()
         would = lifecycle.prune(dry_run=True)
-        assert would == {"jobs": 2, "attempts": 1}
+        assert would == NOTHING | {"jobs": 2, "attempts": 1}
         assert verbs.everything() == before
         assert lifecycle.prune() == would
 
@@ -131,12 +153,12 @@ class TestPruneJobs:
 
     def test_says_how_much_it_deleted(self) -> None:
         JobFactory.create_batch(2, succeeded=True, finished_ago=2 * DAY)
-        assert self.run() == "deleted 2 jobs, 0 attempts\n"
+        assert self.run() == "deleted 2 jobs, 0 attempts, 0 rollups, 0 samples\n"
         assert not Job.objects.exists()
 
     def test_only_says_what_it_would_delete(self, settings: Any) -> None:
         settings.JOBQUEUE = {"KEEP_DEAD_LETTERS": MINUTE}
         DeadLetterFactory(died_ago=DAY)
         output = self.run("--dry-run", "--database", "default")
-        assert output == "would delete 0 jobs, 1 dead letters, 0 attempts\n"
+        assert output == "would delete 0 jobs, 1 dead letters, 0 attempts, 0 rollups, 0 samples\n"
         assert DeadLetter.objects.exists()

@@ -27,6 +27,7 @@ from jobqueue.worker.heartbeat import TICK, Heartbeat
 from jobqueue.worker.pace import MOST, Pace
 from jobqueue.worker.presence import Presence
 from jobqueue.worker.settler import Settler
+from jobqueue.worker.tally import Tally
 from jobqueue.worker.threads import Pause, start_thread
 from tests import tasks, verbs
 from tests.factories import WorkerFactory
@@ -269,7 +270,8 @@ class TestSettler:
 
 def claimer(**options: Any) -> Claimer:
     settler = Settler(using="default", on_settled=lambda _: None)
-    return Claimer(WorkerOptions(name="me", **options), Hand(), settler)
+    tally = Tally(using="default")
+    return Claimer(WorkerOptions(name="me", **options), Hand(), settler, tally)
 
 
 @database

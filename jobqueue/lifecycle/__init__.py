@@ -11,6 +11,7 @@ from jobqueue.lifecycle.enqueueing import enqueue, enqueue_many
 from jobqueue.lifecycle.jobs import cancel, move, prioritise, run_now
 from jobqueue.lifecycle.leases import extend_leases, release_leases, release_worker
 from jobqueue.lifecycle.maintenance import look, promote, prune, rescue
+from jobqueue.lifecycle.measuring import count, sample
 from jobqueue.lifecycle.operations import discard, replay
 from jobqueue.lifecycle.queues import pause, resume
 from jobqueue.lifecycle.settling import interrupt, release, settle
@@ -20,6 +21,7 @@ __all__ = [
     "alias",
     "cancel",
     "claim",
+    "count",
     "discard",
     "enqueue",
     "enqueue_many",
@@ -39,5 +41,6 @@ __all__ = [
     "rescue",
     "resume",
     "run_now",
+    "sample",
     "settle",
 ]

@@ -38,7 +38,7 @@ def settle(
     if earlier := _recorded_earlier(settlements, settled, again=again, using=using):
         settled |= earlier.keys()
         settlements = [earlier.get(each.claim.key, each) for each in settlements]
-    announce = partial(_announce, settlements, settled)
+    announce = partial(_announce, settlements, settled, using)
     transaction.on_commit(announce, using=using, robust=True)
     return {job_id for job_id, _ in settled}
 
@@ -80,8 +80,9 @@ def _writes(store: Store, settlements: Sequence[Settlement]) -> dict[Write, list
     return writes
 
 
-def _announce(settlements: Sequence[Settlement], settled: set[Key]) -> None:
+def _announce(settlements: Sequence[Settlement], settled: set[Key], using: str) -> None:
     logs.ended(settlements, recorded=settled)
+    signals.group_settled.send_robust(Job, settlements=settlements, recorded=settled, using=using)
     for settlement in settlements:
         held = settlement.claim.key in settled
         signal = signals.settled if held else signals.lease_lost

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from django.db import router
 
-from jobqueue.measures import beginning
+from jobqueue.measures import NUMBERS, beginning
 from jobqueue.models import Rollup, Sample
 from jobqueue.stats.live import now
-from jobqueue.stats.rollups import COUNTS, Sums, percentiles, width
+from jobqueue.stats.rollups import Sums, percentiles, width
 
 
 class Point(NamedTuple):
@@ -43,6 +43,7 @@ class Point(NamedTuple):
 #: How a queue stood: depth, oldest age, in flight, dead letters.
 _Standing = tuple[Any, ...]
 _STANDING = ("depth", "oldest_age", "in_flight", "dead_letters")
+_NOTHING: _Standing = (0, None, 0, 0)
 _UNKNOWN: _Standing = (None,) * len(_STANDING)
 
 
@@ -73,7 +74,7 @@ def _sums(
     if queue_name is not None:
         rows = rows.filter(queue_name=queue_name)
     sums: defaultdict[datetime, Sums] = defaultdict(Sums)
-    for row in rows.values("start", *COUNTS, "waits", "runs").iterator():
+    for row in rows.values("start", *NUMBERS, "waits", "runs").iterator():
         sums[row["start"]].add(row)
     return sums
 
@@ -83,12 +84,14 @@ def _standings(
 ) -> dict[datetime, _Standing]:
     """Return the worst of each span: a peak must not vanish in a picture of the day."""
     samples = Sample.objects.using(using).filter(
-        queue_name=queue_name, minute__gte=first, minute__lt=end
+        queue_name__in=["", queue_name], minute__gte=first, minute__lt=end
     )
     worst: dict[datetime, _Standing] = {}
-    for minute, *standing in samples.values_list("minute", *_STANDING):
+    for minute, name, *standing in samples.values_list("minute", "queue_name", *_STANDING):
         start = beginning(minute, seconds)
-        pairs = zip(worst.get(start, _UNKNOWN), standing, strict=True)
+        # Somebody looked, and a queue in which there is nothing has no row of its own.
+        seen = standing if name == queue_name else _NOTHING
+        pairs = zip(worst.get(start, _UNKNOWN), seen, strict=True)
         worst[start] = tuple(_larger(one, other) for one, other in pairs)
     return worst
 
@@ -99,6 +102,6 @@ def _larger(one: Any, other: Any) -> Any:
 
 
 def _point(start: datetime, seconds: int, sums: Sums, standing: _Standing | None) -> Point:
-    counts = [sums.counts[name] for name in COUNTS]
+    counts = [sums.counts[name] for name in NUMBERS]
     spans = [*percentiles(sums.waits), *percentiles(sums.runs)]
     return Point._make([start, seconds, *counts, *spans, *(standing or _UNKNOWN)])

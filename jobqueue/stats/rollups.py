@@ -9,12 +9,10 @@ from datetime import timedelta
 
 from django.db.models import QuerySet
 
-from jobqueue.measures import KEPT, MINUTE, QUARTER, add, beginning, percentile
+from jobqueue.measures import KEPT, MINUTE, NUMBERS, QUARTER, add, beginning, percentile
 from jobqueue.models import Rollup
 from jobqueue.stats.live import now
 
-#: The columns that are numbers.
-COUNTS = ("claimed", "succeeded", "retried", "died", "lost")
 #: What is told of a distribution.
 SHARES = (0.5, 0.95, 0.99)
 
@@ -29,7 +27,7 @@ class Sums:
 
     def add(self, row: Mapping[str, object]) -> None:
         """Add one row, as ``values()`` gives it."""
-        for name in COUNTS:
+        for name in NUMBERS:
             self.counts[name] += row[name]  # type: ignore[operator]
         for name in ("waits", "runs"):
             add(getattr(self, name), row.get(name) or {})  # type: ignore[arg-type]

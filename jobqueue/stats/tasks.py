@@ -11,11 +11,11 @@ from django.db import router
 from django.db.models import Min
 
 from jobqueue import conf, registry
-from jobqueue.measures import EVER, add, percentile
+from jobqueue.measures import EVER, NUMBERS, add, percentile
 from jobqueue.models import Rollup, Worker
 from jobqueue.querysets import ago
 from jobqueue.stats.live import stale_after
-from jobqueue.stats.rollups import COUNTS, Sums, percentiles, since
+from jobqueue.stats.rollups import Sums, percentiles, since
 
 #: A task whose longest runs take this share of their lease is pointed out: the heartbeat extends
 #: a lease when a third has passed, so such runs hang on it.
@@ -46,7 +46,7 @@ def by_task(*, span: timedelta, using: str | None = None) -> list[TaskFigures]:
     """Return the figures of each task that had anything done in the latest ``span``, by name."""
     using = using or router.db_for_read(Rollup)
     sums: defaultdict[str, Sums] = defaultdict(Sums)
-    for row in since(span, using=using).values("task", *COUNTS, "runs").iterator():
+    for row in since(span, using=using).values("task", *NUMBERS, "runs").iterator():
         sums[row["task"]].add(row)
     leases, usual = registry.leases(), _usual_lease(using)
     return [

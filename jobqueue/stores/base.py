@@ -71,14 +71,23 @@ class Look(NamedTuple):
 
 #: A payload is read as text, so that one that is unreadable condemns only its own job.
 JSON = ("args", "kwargs", "trace")
-CLAIM = [Cast(name, TextField()) if name in JSON else name for name in Claim._fields]
+CLAIM = [
+    *(Cast(name, TextField()) if name in JSON else name for name in Claim._fields[:-1]),
+    ExpressionWrapper(F("claimed_at") - F("run_after"), output_field=DurationField()),  # waited
+]
+
+
+def as_claim(row: Sequence[Any]) -> Claim:
+    """Return the claim that a row of these columns tells of."""
+    *same, waited = row
+    return Claim._make([*same, waited.total_seconds()])
 
 
 def read_claimed(rows: QuerySet[Job]) -> list[Expired]:
     """Return the claims of claimed jobs, with how long ago each lease began and ended."""
     found = rows.values_list(*CLAIM, _since("claimed_at"), _since("claimed_until"))
     return [
-        Expired(Claim._make(row[:-2]), row[-2].total_seconds(), row[-1].total_seconds())
+        Expired(as_claim(row[:-2]), row[-2].total_seconds(), row[-1].total_seconds())
         for row in found
     ]
 

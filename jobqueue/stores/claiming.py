@@ -8,6 +8,9 @@ from __future__ import annotations
 from jobqueue.claims import Claim
 
 _COLUMNS = ", ".join(Claim._fields)
+_WAITED = "extract(epoch FROM claimed_at - run_after)::float8 AS waited"
+#: A claimed row's columns as a claim.
+READ = ", ".join(_WAITED if name == "waited" else name for name in Claim._fields)
 
 # ANY(ARRAY(..)) rather than IN (..): it can never update more rows than its LIMIT, and stale
 # statistics cannot turn it into a scan of the table. RETURNING has no order, so the few rows are
@@ -20,7 +23,7 @@ WITH claimed AS (
         claimed_until = statement_timestamp() + interval '1 second'
             * COALESCE((%(leases)s::jsonb ->> task)::float8, %(lease)s)
     WHERE id = ANY (ARRAY({{these}}))
-    RETURNING {_COLUMNS}
+    RETURNING {READ}
 )
 SELECT {_COLUMNS.replace("run_after", "run_after::text")} FROM claimed
 ORDER BY claimed.priority DESC, claimed.run_after, claimed.id

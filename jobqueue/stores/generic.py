@@ -18,7 +18,17 @@ from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
 from jobqueue.models import MAX_LAST_ERROR, Attempt, Job, Queue
 from jobqueue.querysets import JobQuerySet, QueueQuerySet, ago, from_now
 from jobqueue.states import Outcome, Status
-from jobqueue.stores.base import CLAIM, JSON, MOVE, Expired, Inserted, Look, Store, read_claimed
+from jobqueue.stores.base import (
+    CLAIM,
+    JSON,
+    MOVE,
+    Expired,
+    Inserted,
+    Look,
+    Store,
+    as_claim,
+    read_claimed,
+)
 
 _FORGIVEN = (Outcome.SNOOZED, Outcome.INTERRUPTED)
 #: What a new row holds anyway: given as values, since Django compiles a default for each row.
@@ -74,7 +84,7 @@ class GenericStore(Store):
 
     def _read_claims(self, ids: Sequence[int]) -> list[Claim]:
         claimed = self._jobs().filter(pk__in=ids).order_by("-priority", "run_after", "id")
-        return [Claim._make(row) for row in claimed.values_list(*CLAIM)]
+        return [as_claim(row) for row in claimed.values_list(*CLAIM)]
 
     def extend(self, leases: Sequence[Lease]) -> dict[Key, bool]:
         held: dict[Key, bool] = {}

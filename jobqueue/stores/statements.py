@@ -7,14 +7,13 @@ values in the place of the ``%(name)s`` each runs in psql as it stands.
 
 from __future__ import annotations
 
-from jobqueue.claims import Claim, JobRequest
+from jobqueue.claims import JobRequest
 from jobqueue.stores.base import MOVED
-from jobqueue.stores.claiming import IS_PAUSED
+from jobqueue.stores.claiming import IS_PAUSED, READ
 
 _REQUEST = ", ".join(name for name in JobRequest._fields if name not in ("run_at", "run_in"))
 _DECIDED = ", ".join(name for name in _REQUEST.split(", ") if name not in ("args", "kwargs"))
 _GIVEN_REQUEST = ", ".join(JobRequest._fields)
-_CLAIM = ", ".join(Claim._fields)
 _INSERT_SELECT = f"""INSERT INTO jobqueue_job ({_REQUEST}, run_after, status)
 SELECT {_REQUEST}, due.at,
     CASE WHEN due.at > statement_timestamp() THEN 'scheduled' ELSE 'pending' END"""
@@ -201,7 +200,7 @@ RETURNING queue_name
 """
 
 LOCK_EXPIRED = f"""
-SELECT {_CLAIM}, extract(epoch FROM statement_timestamp() - claimed_at)::float8,
+SELECT {READ}, extract(epoch FROM statement_timestamp() - claimed_at)::float8,
     extract(epoch FROM statement_timestamp() - claimed_until)::float8
 FROM jobqueue_job
 WHERE status = 'claimed' AND claimed_until < statement_timestamp()

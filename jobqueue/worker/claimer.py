@@ -17,6 +17,7 @@ from jobqueue.worker.hand import Hand
 from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.pace import Pace
 from jobqueue.worker.settler import Settler
+from jobqueue.worker.tally import Tally
 
 #: How long a claimed job may wait for a thread before it is handed back, in seconds.
 STALE = 1.0
@@ -27,11 +28,12 @@ BUSY = 20
 class Claimer:
     """Takes jobs in hand from each queue in turn: a flood in one does not hold up another."""
 
-    def __init__(self, options: WorkerOptions, hand: Hand, settler: Settler) -> None:
+    def __init__(self, options: WorkerOptions, hand: Hand, settler: Settler, tally: Tally) -> None:
         self.options = options
         self.using = options.using
         self.hand = hand
         self.settler = settler
+        self.tally = tally
         self.pace = Pace(options.concurrency)
         self.caution = Caution()
         #: Queues that had pending jobs when last seen, the next to be asked first.
@@ -144,6 +146,7 @@ class Claimer:
         )
         if claims:
             self._finds.append(sent)
+            self.tally.claimed(claims)
         found: dict[str, list[Claim]] = {turn.queue_name: [] for turn in turns}
         for claim in claims:
             found[claim.queue_name].append(claim)

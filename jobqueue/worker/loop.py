@@ -26,6 +26,7 @@ from jobqueue.worker.presence import Presence
 from jobqueue.worker.pulse import Contact, Pulse
 from jobqueue.worker.settler import Settler
 from jobqueue.worker.stopping import signals_caught
+from jobqueue.worker.tally import Tally
 from jobqueue.worker.threads import Pause, start_thread
 
 #: Numbers of jobs in hand that are never reached: wake for a signal alone, or not even looked at.
@@ -47,7 +48,8 @@ class Worker:
         self.contact = Contact()
         self.hand = Hand()
         self.settler = Settler(using=self.using, on_settled=self._settled)
-        self.claimer = Claimer(options, self.hand, self.settler)
+        self.tally = Tally(using=self.using)
+        self.claimer = Claimer(options, self.hand, self.settler, self.tally)
         self.presence = Presence(options)
         self.heartbeat = Heartbeat(
             self.hand, self.settler, self.presence, using=self.using, on_stuck=self._stuck
@@ -64,7 +66,7 @@ class Worker:
         self.exit_code = 0
         #: Handlers still ran when their leases were given up: the process must end at once.
         self.left_handlers_running = False
-        self.janitor = Janitor(using=self.using)
+        self.janitor = Janitor(self.tally, using=self.using, only_counts=options.until_empty)
         self.listener = Listener(using=self.using, on_news=self._heard)
         self._has_settled = False
         self._wakes: SimpleQueue[str | None] = SimpleQueue()  # with the name of a queue to ask
@@ -89,6 +91,7 @@ class Worker:
         self._wakes.put(None)
 
     def _start(self) -> None:
+        self.tally.open()
         with self._database_may_be_away():
             self.presence.beat()  # the row that asks for notifications; later beats try again
         works = {"heartbeat": self.heartbeat.work, "settle": self.settler.work}
@@ -96,7 +99,7 @@ class Worker:
         self.executor.start(self.options.concurrency, failed=self.fail)
         if not self.options.until_empty:
             start_thread("listen", self.listener.work, failed=self.fail)
-            start_thread("prune", self.janitor.work, failed=self.fail)
+        start_thread("janitor", self.janitor.work, failed=self.fail)
         signals.worker_started.send_robust(WorkerRow, worker=self)
 
     def turn(self) -> None:
@@ -240,7 +243,9 @@ class Worker:
         self.listener.close()
         self.janitor.close()
         self._wait_for_threads()
+        self.tally.close()
         with self._database_may_be_away():
+            self.janitor.finish()
             self.presence.leave()
         signals.worker_stopped.send_robust(WorkerRow, worker=self)
 

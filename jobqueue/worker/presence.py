@@ -54,6 +54,7 @@ class Presence:
                 pid=os.getpid(),
                 queues=self.options.queues_text,
                 concurrency=self.options.concurrency,
+                lease=self.options.lease,
                 listens=self.listens,
             )
         self._is_announced = True

@@ -11,9 +11,12 @@ from jobqueue import lifecycle
 
 
 class Command(BaseCommand):
-    """Deletes jobs, attempts and dead letters that are older than the KEEP settings."""
+    """Deletes jobs, attempts, dead letters and figures that are old enough."""
 
-    help = "Delete jobs, attempts and dead letters that are older than the KEEP_... settings."
+    help = (
+        "Delete jobs, attempts and dead letters that are older than the KEEP_... settings,"
+        " and figures that are no longer drawn."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
