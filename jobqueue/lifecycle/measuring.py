@@ -13,6 +13,7 @@ from jobqueue.measures import (
     DISTRIBUTIONS,
     EVER,
     MINUTE,
+    MOST_TRIES,
     NUMBERS,
     QUARTER,
     Counts,
@@ -107,8 +108,14 @@ def _add(row: Rollup, counts: Counts) -> None:
     for name in DISTRIBUTIONS:
         total: Counter[str] = Counter()
         add(total, getattr(row, name))
-        add(total, {str(number): more for number, more in getattr(counts, name).items()})
+        for number, more in getattr(counts, name).items():
+            total[_slot(name, number)] += more
         setattr(row, name, {number: total[number] for number in total if total[number] > 0})
+
+
+def _slot(name: str, number: int) -> str:
+    """Return under what a number is kept: success at any late attempt is one."""
+    return str(min(max(number, 1), MOST_TRIES) if name == "tries" else number)
 
 
 @failpoints.around
