@@ -88,7 +88,7 @@ class TestWithoutTimeZones:
         assert lifecycle.rescue() == 1
         lifecycle.settle([verbs.succeeded(verbs.claim_one())])
         assert verbs.outcomes(job.pk) == ["failed", "failed", "lost", "succeeded"]
-        assert lifecycle.prune() == {"jobs": 0, "attempts": 0}
+        assert not any(lifecycle.prune().values())
         spans = [attempt.duration for attempt in Attempt.objects.of(job.pk)]
         assert all(timedelta(0) <= span < HOUR for span in spans)
 
@@ -172,7 +172,7 @@ class TestAnotherAlias:
         lifecycle.cancel(enqueue_many([noop.bind(), noop.using(run_after=HOUR).bind()]))
         assert Job.objects.finished().count() == 2
         assert lifecycle.discard([job.pk]) == 0
-        assert lifecycle.prune() == {"jobs": 0, "attempts": 0}
+        assert not any(lifecycle.prune().values())
 
     def test_enqueue_goes_with_transactions_on_that_alias(self) -> None:
         with transaction.atomic(using="jobs"):
