@@ -189,7 +189,7 @@ class TestAnotherAlias:
         assert (Job.objects.count(), Mark.objects.count()) == (1, 0)
 
     def test_the_alias_can_be_named(self) -> None:
-        assert lifecycle.prune(using="jobs") == {"jobs": 0, "attempts": 0}
+        assert not any(lifecycle.prune(using="jobs").values())
         noop.enqueue()
         assert list(lifecycle.look(using="jobs").queue_names) == ["default"]
 
