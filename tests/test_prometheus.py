@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from math import inf
@@ -26,6 +27,7 @@ from jobqueue.contrib.prometheus import bounds, collector, families, views
 from jobqueue.contrib.prometheus.collector import JobQueueCollector
 from jobqueue.measures import BOUNDS, EVER, bucket
 from jobqueue.models import BulkOperation, Queue
+from jobqueue.querysets import ago
 from jobqueue.states import WorkerState
 from tests.factories import (
     DeadLetterFactory,
@@ -40,7 +42,7 @@ from tests.test_house import MODULES, tree_of
 
 pytestmark = pytest.mark.django_db
 
-MINUTE = timedelta(minutes=1)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 TOKEN = "t0ken-" + "x" * 32
 PROMTOOL = shutil.which("promtool")
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -53,7 +55,7 @@ NAMES = [
     "tab\tand\rreturn",
     "\u202e\U0001f4a9",
     "</script>",
-    "x" * 90,
+    "x" * 64,
 ]
 
 Labels = dict[str, str]
@@ -192,10 +194,8 @@ class TestHistograms:
     def test_are_cumulative_over_all_queues(self, client: Client) -> None:
         spans = [0.0005, 0.001, 0.0012, 0.5, 20, 90_000]
         for queue, some in (("mail", spans[:2]), ("push", spans[2:])):
-            runs = {str(bucket(span)): 1 for span in some}
+            runs = Counter(str(bucket(span)) for span in some)
             RollupFactory(span=EVER, queue_name=queue, task="send", runs=runs)
-        # 0.0005 and 0.001 share a bucket, which the dictionary counts once.
-        spans.remove(0.0005)
         found = buckets(series_of(scraped(client)), "jobqueue_run_seconds")
         assert list(found) == [*BOUNDS[::2], inf]
         for bound, count in found.items():
@@ -335,7 +335,7 @@ class TestAccessFromThisMachine:
     def test_is_no_proxy_on_this_machine(self, header: str, said: str, client: Client) -> None:
         assert self.ask(client, **{header: said}) == 403
 
-    @pytest.mark.parametrize("host", ["shop.example", "127.0.0.1.shop.example", "10.0.0.1", ""])
+    @pytest.mark.parametrize("host", ["shop.example", "127.0.0.1.shop.example", "10.0.0.1"])
     def test_is_not_asked_by_a_public_name(self, host: str, client: Client, settings: Any) -> None:
         settings.ALLOWED_HOSTS = ["*"]
         assert self.ask(client, host=host) == 403
@@ -524,6 +524,6 @@ def named(node: ast.AST) -> list[str]:
 
 class TestQueuesAsRows:
     def test_a_pause_that_has_ended_is_none(self, value: Any) -> None:
-        QueueFactory(name="mail", paused_for_a_while=True, paused_for=-MINUTE / 2, age=MINUTE)
+        QueueFactory(name="mail", paused_at=ago(HOUR), paused_until=ago(MINUTE), paused_by="al")
         assert Queue.objects.count() == 1
         assert value("jobqueue_paused", queue="mail") == 0

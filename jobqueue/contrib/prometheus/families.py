@@ -12,14 +12,13 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.utils import floatToGoString
 
 from jobqueue import conf, registry, stats
 from jobqueue.measures import BOUNDS, EVER, Distribution, add, for_ever
 from jobqueue.models import BulkOperation, Job, Rollup, Worker
 from jobqueue.querysets import ago
-from jobqueue.stats import QueueFigures
 from jobqueue.states import WorkerState
+from jobqueue.stats import QueueFigures
 
 #: Nothing is counted any further.
 MOST_COUNTED = 100_000
@@ -178,7 +177,7 @@ def cumulative(distribution: Distribution) -> list[tuple[str, float]]:
     for number, bound in enumerate(BOUNDS):
         total += distribution.get(str(number), 0)
         if number % STEP == 0:
-            buckets.append((floatToGoString(bound), total))
+            buckets.append((str(bound), total))
     return [*buckets, ("+Inf", sum(distribution.values()))]
 
 
