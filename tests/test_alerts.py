@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections import Counter
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from django.test import Client
 
 from tests.processes import PATIENCE
-from tests.test_docs import read
+from tests.test_docs import anchors, in_first_column, read
 from tests.test_house import CHECKOUT
 from tests.test_prometheus import everything, scraped, series_of
 
@@ -59,13 +58,6 @@ def metrics_in(text: str) -> set[str]:
     return set(re.findall(r"\bjobqueue_\w+", text))
 
 
-def anchors(page: str) -> Counter[str]:
-    """Return the anchors of a page's headings, as they are made for Markdown."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", read(page), flags=re.DOTALL), re.M)
-    words = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
-    return Counter(heading.replace(" ", "-") for heading in words)
-
-
 @pytest.fixture
 def exported(everything: None, client: Client) -> set[str]:
     """The names of all samples of a real scrape."""
@@ -85,9 +77,8 @@ class TestMetrics:
 
     def test_that_are_exported_are_described(self, exported: set[str]) -> None:
         families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in exported}
-        described = set(re.findall(r"`(jobqueue_\w+)(?:\{[^`]*)?`", read("operations.md")))
-        assert families <= described
-        assert described & {name for name in described if "_left_out" not in name} <= families
+        described = {code.partition("{")[0] for code in in_first_column(read("operations.md"))}
+        assert {name for name in described if name.startswith("jobqueue_")} == families
 
 
 class TestAlerts:

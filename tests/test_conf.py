@@ -13,10 +13,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext, override_settings
+from prometheus_client import CollectorRegistry
 from pytest_django import DjangoDbBlocker
 
 from jobqueue import conf, enqueue_many, lifecycle
 from jobqueue.backoff import Exponential, Steps
+from jobqueue.contrib.prometheus.collector import JobQueueCollector
 from jobqueue.models import Attempt, DeadLetter, Job
 from jobqueue.testing import run_jobs
 from tests import verbs
@@ -54,6 +56,10 @@ class TestGet:
         settings.JOBQUEUE = {"MAX_ATTEMPT": 3}
         with pytest.raises(ImproperlyConfigured, match=r"no setting 'MAX_ATTEMPT'; .*MAX_ATTEMPTS"):
             conf.get()
+
+    def test_does_not_show_the_token(self, settings: Any) -> None:
+        settings.JOBQUEUE = {"METRICS_TOKEN": "hush"}
+        assert "hush" not in repr(conf.get())
 
     def test_cannot_be_changed(self) -> None:
         with pytest.raises(AttributeError):
@@ -187,6 +193,13 @@ class TestAnotherAlias:
             noop.enqueue()
             transaction.set_rollback(True)
         assert (Job.objects.count(), Mark.objects.count()) == (1, 0)
+
+    def test_the_metrics_are_read_there(self) -> None:
+        JobFactory()
+        registry = CollectorRegistry()
+        registry.register(JobQueueCollector())
+        assert registry.get_sample_value("jobqueue_up") == 1
+        assert registry.get_sample_value("jobqueue_depth", {"queue": "default"}) == 1
 
     def test_the_alias_can_be_named(self) -> None:
         assert not any(lifecycle.prune(using="jobs").values())
