@@ -460,7 +460,7 @@ class TestTrouble:
     def test_the_database_is_away(self, tmp_path: Path) -> None:
         """Also where Django would open a transaction before the view."""
         project = Project(tmp_path)
-        project.settings(more=AWAY)
+        project.settings(more=INCLUDED + AWAY)
         project.write("shop/urls.py", URLS)
         done = project.manage("shell", "-c", ASK)
         assert done.returncode == 0, done.stderr
@@ -474,12 +474,14 @@ def execute(sql: str) -> None:
         cursor.execute(sql)
 
 
+INCLUDED = """
+ROOT_URLCONF = "shop.urls"
+ALLOWED_HOSTS = ["localhost"]
+"""
 AWAY = """
 DATABASES = {"default": {
     "ENGINE": "django.db.backends.sqlite3", "NAME": "/nowhere/at/all", "ATOMIC_REQUESTS": True,
 }}
-ROOT_URLCONF = "shop.urls"
-ALLOWED_HOSTS = ["localhost"]
 """
 URLS = """
 from django.urls import include, path
@@ -508,7 +510,7 @@ class TestLibrary:
         project.write("shop/tasks.py", "import sys\nsys.modules['prometheus_client'] = None\n")
         done = project.manage("check")
         assert done.returncode == 0, done.stderr
-        project.settings(more=AWAY)
+        project.settings(more=INCLUDED)
         project.write("shop/urls.py", URLS)
         done = project.manage("check")
         assert done.returncode != 0
