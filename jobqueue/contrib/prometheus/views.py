@@ -53,4 +53,7 @@ def _scrape(accept: str) -> HttpResponse:
 
 
 def _say(status: int, text: str) -> HttpResponse:
-    return HttpResponse(f"{text}\n", status=status, content_type="text/plain; charset=utf-8")
+    answer = HttpResponse(f"{text}\n", status=status, content_type="text/plain; charset=utf-8")
+    # Django would log each as an error of a request, and mail it to the admins: one a scrape.
+    answer._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001
+    return answer
