@@ -23,6 +23,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from jobqueue import enqueue_many
 from jobqueue.contrib.prometheus import bounds, collector, families, views
 from jobqueue.contrib.prometheus.collector import JobQueueCollector
 from jobqueue.measures import BOUNDS, EVER, bucket
@@ -38,6 +39,7 @@ from tests.factories import (
 )
 from tests.processes import PATIENCE, OtherConnection
 from tests.projects import Project
+from tests.tasks import noop
 from tests.test_house import MODULES, tree_of
 
 pytestmark = pytest.mark.django_db
@@ -103,6 +105,22 @@ class TestQueues:
             assert value(f"jobqueue_{name}", queue="idle") == 0
         assert value("jobqueue_oldest_age_seconds", queue="idle") == 0
         assert value("jobqueue_queues_left_out") == 0
+
+    def test_that_are_too_long_to_be_counted_are_no_shorter(
+        self, value: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(families, "MOST_COUNTED", 3)
+        enqueue_many([noop.bind()] * 5)
+        assert value("jobqueue_depth", queue="default") >= 3
+
+    @pytest.mark.postgresql
+    def test_that_are_too_long_to_be_counted_have_an_estimate(
+        self, value: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(families, "MOST_COUNTED", 3)
+        enqueue_many([noop.bind()] * 500)
+        execute("ANALYZE jobqueue_job")
+        assert 400 <= value("jobqueue_depth", queue="default") <= 600
 
     def test_do_not_count_letters_that_were_discarded(self, value: Any) -> None:
         letter = DeadLetterFactory()

@@ -20,8 +20,8 @@ from jobqueue.querysets import ago
 from jobqueue.states import WorkerState
 from jobqueue.stats import QueueFigures
 
-#: Nothing is counted any further.
-MOST_COUNTED = 100_000
+#: Nothing is counted any further: a scrape comes a few times a minute, and may see many queues.
+MOST_COUNTED = 10_000
 #: How many queues, pairs of a queue and a task, and tasks have series of their own: the first by
 #: name, so that a series never goes and comes.
 MOST_QUEUES = 100
@@ -42,7 +42,7 @@ class QueueGauge(NamedTuple):
 QUEUE_GAUGES = (
     QueueGauge(
         "jobqueue_depth",
-        f"Jobs that can run now; counted up to {MOST_COUNTED}.",
+        f"Jobs that can run now; about how many, beyond {MOST_COUNTED}.",
         lambda queue: queue.depth,
     ),
     QueueGauge(
@@ -76,12 +76,21 @@ QUEUE_GAUGES = (
 def of_queues(alias: str) -> Iterator[Metric]:
     """Yield how each queue is at this moment."""
     found = sorted(stats.by_queue(limit=MOST_COUNTED, using=alias), key=lambda queue: queue.name)
+    queues = [_with_estimate(queue, alias) for queue in found[:MOST_QUEUES]]
     for gauge in QUEUE_GAUGES:
         family = GaugeMetricFamily(gauge.name, gauge.text, labels=["queue"])
-        for queue in found[:MOST_QUEUES]:
+        for queue in queues:
             family.add_metric([queue.name], gauge.value(queue))
         yield family
     yield _left_out("queues", len(found) > MOST_QUEUES)
+
+
+def _with_estimate(queue: QueueFigures, alias: str) -> QueueFigures:
+    """Put the planner's estimate in the place of a depth that was not counted to its end."""
+    if queue.depth < MOST_COUNTED:
+        return queue
+    estimate = stats.estimated_depth(queue.name, using=alias) or 0
+    return queue._replace(depth=max(estimate, MOST_COUNTED))
 
 
 def of_workers(alias: str) -> Iterator[Metric]:
