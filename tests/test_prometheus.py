@@ -39,7 +39,7 @@ from tests.factories import (
 )
 from tests.processes import PATIENCE, OtherConnection
 from tests.projects import Project
-from tests.tasks import noop
+from tests.tasks import leased, noop
 from tests.test_house import MODULES, tree_of
 
 pytestmark = pytest.mark.django_db
@@ -226,9 +226,11 @@ class TestHistograms:
         assert upper / 1.2 <= estimate <= lower * 1.2
 
     def test_know_the_lease_of_each_task(self, value: Any) -> None:
-        RollupFactory(span=EVER, task="tests.tasks.noop")
-        RollupFactory(span=EVER, task="gone")
-        assert value("jobqueue_lease_seconds", task="gone") == 60
+        WorkerFactory(lease=timedelta(seconds=90))
+        for name in ("gone", leased.name):
+            RollupFactory(span=EVER, task=name)
+        assert value("jobqueue_lease_seconds", task="gone") == 90
+        assert value("jobqueue_lease_seconds", task=leased.name) == 420
 
 
 def buckets(found: Series, name: str) -> dict[float, float]:

@@ -13,7 +13,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from jobqueue import conf, registry, stats
+from jobqueue import registry, stats
 from jobqueue.measures import BOUNDS, EVER, Distribution, add, for_ever
 from jobqueue.models import BulkOperation, Job, Rollup, Worker
 from jobqueue.querysets import ago
@@ -131,13 +131,14 @@ def of_tasks(alias: str) -> Iterator[Metric]:
     kept = found[:MOST_PAIRS]
     yield from _counters(kept)
     yield from _histograms(kept, tasks[:MOST_TASKS])
+    yield _leases(tasks[:MOST_TASKS], alias)
     yield _left_out("totals", len(found) > MOST_PAIRS or len(tasks) > MOST_TASKS)
 
 
 def _counters(rows: Sequence[Rollup]) -> Iterator[Metric]:
     claims = CounterMetricFamily(
         "jobqueue_claims",
-        "Jobs that workers took, less those that they handed back unstarted.",
+        "Jobs that workers took, less those that they handed back unstarted within seconds.",
         labels=["queue", "task"],
     )
     attempts = CounterMetricFamily(
@@ -167,7 +168,6 @@ def _histograms(rows: Iterable[Rollup], tasks: Iterable[str]) -> Iterator[Metric
             add(runs[row.task], row.runs)
     yield _histogram("jobqueue_wait_seconds", "From due to claimed", waits)
     yield _histogram("jobqueue_run_seconds", "From started to finished", runs)
-    yield _leases(waits)
 
 
 def _histogram(name: str, text: str, by_task: dict[str, Counter[str]]) -> Metric:
@@ -200,8 +200,8 @@ def _middle(number: int) -> float:
     return float(BOUNDS[0] * 2 ** (min(number, len(BOUNDS)) / 2 - 0.25))
 
 
-def _leases(tasks: Iterable[str]) -> Metric:
-    own, usual = registry.leases(), conf.get().LEASE.total_seconds()
+def _leases(tasks: Iterable[str], alias: str) -> Metric:
+    own, usual = registry.leases(), stats.usual_lease(alias)
     family = GaugeMetricFamily(
         "jobqueue_lease_seconds", "How long a claim of the task lasts.", labels=["task"]
     )
