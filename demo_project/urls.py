@@ -1,15 +1,16 @@
-"""The demo's pages: a front page, the admin, and an address that takes webhooks."""
+"""The demo's pages: a front page, the admin, the metrics, and an address that takes webhooks."""
 
 from django.conf import settings
 from django.conf.urls.static import static
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
 from demo_project.orders import views
 
 urlpatterns = [
     path("", views.index, name="index"),
     path("webhook/", views.webhook, name="webhook"),
+    path("metrics/jobqueue", include("jobqueue.contrib.prometheus.urls")),
     path("admin/", admin.site.urls),
     *static(settings.MEDIA_URL, document_root=settings.MEDIA_ROOT),  # only with DEBUG
 ]

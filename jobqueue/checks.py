@@ -28,6 +28,8 @@ _SPANS = {
     "KEEP_DEAD_LETTERS": timedelta(0),
 }
 _NUMBERS = ("MAX_ATTEMPTS", "MAX_PAYLOAD_BYTES", "CONCURRENCY", "ADMIN_SCAN_LIMIT")
+#: A token for the metrics has at least so many characters.
+_TOKEN_LENGTH = 32
 
 
 @checks.register("jobqueue")
@@ -50,11 +52,23 @@ def check_settings(**_: Any) -> list[checks.CheckMessage]:
             found.append(_wrong(name, "a whole number of at least 1", value))
     if isinstance(given.SENSITIVE_KEYS, str):
         found.append(_wrong("SENSITIVE_KEYS", "a tuple of strings", given.SENSITIVE_KEYS))
+    if not _is_sendable(given.METRICS_TOKEN):
+        found.append(_no_token())
     return found
 
 
 def _wrong(name: str, expected: str, value: object) -> checks.Error:
     return checks.Error(f"JOBQUEUE[{name!r}] must be {expected}, not {value!r}", id="jobqueue.E002")
+
+
+def _is_sendable(token: object) -> bool:
+    """Whether a header can carry it: no spaces, nothing but ASCII; none at all is fine."""
+    return isinstance(token, str) and (not token or all("!" <= sign <= "~" for sign in token))
+
+
+def _no_token() -> checks.Error:
+    message = "JOBQUEUE['METRICS_TOKEN'] must be a text of ASCII characters without spaces"
+    return checks.Error(message, id="jobqueue.E002")  # not shown: it is a secret
 
 
 @checks.register("jobqueue")
@@ -117,7 +131,7 @@ def check_network_timeouts(**_: Any) -> list[checks.CheckMessage]:
         checks.Warning(
             f"the database options leave out {names}: a worker that is cut off from the database "
             f"without a reset would {doing} for minutes, or for ever",
-            hint=f"Add {advice}. See 'Network' in the operations documentation of jobqueue.",
+            hint=f"Add {advice}. See 'Network' in the deployment documentation of jobqueue.",
             id="jobqueue.W003",
         )
     ]
@@ -140,6 +154,24 @@ def _is_set(options: dict[str, Any], name: str) -> bool:
         return int(options.get(name, 0)) > 0  # libpq takes less for "no limit"
     except (TypeError, ValueError):
         return False
+
+
+@checks.register("jobqueue", deploy=True)
+def check_metrics_token(**_: Any) -> list[checks.CheckMessage]:
+    """Find a token for the metrics that could be guessed."""
+    try:
+        token = conf.get().METRICS_TOKEN
+    except (ImproperlyConfigured, TypeError):
+        return []  # E001 says so
+    if not token or len(token) >= _TOKEN_LENGTH:
+        return []
+    return [
+        checks.Warning(
+            f"JOBQUEUE['METRICS_TOKEN'] is shorter than {_TOKEN_LENGTH} characters",
+            hint="Take a random one: python -c 'import secrets; print(secrets.token_urlsafe())'.",
+            id="jobqueue.W004",
+        )
+    ]
 
 
 @checks.register("jobqueue", deploy=True)

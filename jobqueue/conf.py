@@ -58,6 +58,9 @@ class Settings:
         "card",
         "ssn",
     )
+    #: What a scraper of the metrics must show as a bearer token; without one, only this machine
+    #: itself may read them.
+    METRICS_TOKEN: str = dataclasses.field(default="", repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "BACKOFF", as_backoff(self.BACKOFF))

@@ -36,6 +36,10 @@ class InvalidArguments(InvalidPayload, TypeError):
     """The arguments do not fit the signature of the task's function."""
 
 
+class InvalidPause(JobQueueError, ValueError):
+    """A queue cannot be paused as asked: the message names the argument; nothing was written."""
+
+
 class LeaseLost(JobQueueError):
     """The lease on the job ended, and its outcome is no longer this worker's to record."""
 

@@ -35,7 +35,7 @@ VERBS = (
     *("enqueue", "enqueue_many", "claim", "extend", "settle", "release", "interrupt"),
     *("promote", "rescue", "prune", "cancel", "run_now", "move", "prioritise"),
     *("extend_leases", "release_leases", "release_worker", "replay", "discard", "beat", "leave"),
-    *("count", "sample"),
+    *("pause", "resume", "count", "sample"),
 )
 MOMENTS = ("before", "inside", "committed")
 ACTIONS = ("kill", "stop", "delay", "error", "drop")

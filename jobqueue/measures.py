@@ -21,8 +21,9 @@ SAMPLES_KEPT = KEPT[QUARTER]
 #: Success at this attempt and at any later one are counted as one.
 MOST_TRIES = 10
 
-#: Two buckets to each doubling, from a millisecond to nine hours: a percentile is read from them
-#: with an error of less than a fifth. The upper bounds, in seconds; what is beyond is in one more.
+#: Two buckets to each doubling, from a millisecond to nine hours: a percentile that is read from
+#: them is never too low, and at most 42 % too high. The upper bounds, in seconds; what is beyond is
+#: in one more.
 BOUNDS: tuple[float, ...] = tuple(round(0.001 * 2 ** (step / 2), 6) for step in range(51))
 
 #: What is counted, and what is measured.

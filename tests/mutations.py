@@ -24,6 +24,7 @@ class Mutant(NamedTuple):
 
 
 STATEMENTS = "jobqueue/stores/statements.py"
+CLAIMING = "jobqueue/stores/claiming.py"
 GENERIC = "jobqueue/stores/generic.py"
 SQLITE = "jobqueue/stores/sqlite.py"
 QUERYSETS = "jobqueue/querysets.py"
@@ -40,6 +41,7 @@ FENCE = ("tests/test_settle.py::TestFence",)
 AT_ONCE = "tests/test_interleavings.py"
 RESCUE = ("tests/test_rescue.py",)
 CLAIM = ("tests/test_claim.py",)
+PAUSE = ("tests/test_pause.py",)
 CONSTRAINTS = ("tests/test_constraints.py",)
 
 
@@ -119,7 +121,7 @@ _FENCES = (
     mutant(
         "fence-stands-still",
         "the fence does not grow with a claim",
-        STATEMENTS,
+        CLAIMING,
         "attempts = attempts + 1, fence = fence + 1,",
         "attempts = attempts + 1,",
         *CLAIM,
@@ -127,7 +129,7 @@ _FENCES = (
     mutant(
         "attempt-uncounted",
         "the attempt is not counted at the claim",
-        STATEMENTS,
+        CLAIMING,
         "attempts = attempts + 1, fence = fence + 1,",
         "fence = fence + 1,",
         *CLAIM,
@@ -152,7 +154,7 @@ _LOCKS = (
     mutant(
         "skip-locked-claim",
         "CLAIM without SKIP LOCKED",
-        STATEMENTS,
+        CLAIMING,
         _BEST + 20 * " " + _LOCK,
         _BEST + 20 * " " + _WAITING,
         f"{AT_ONCE}::TestClaims",
@@ -160,7 +162,7 @@ _LOCKS = (
     mutant(
         "lock-claim",
         "CLAIM locks nothing",
-        STATEMENTS,
+        CLAIMING,
         _BEST + 20 * " " + _LOCK,
         _BEST,
         f"{AT_ONCE}::TestClaims",
@@ -168,10 +170,51 @@ _LOCKS = (
     mutant(
         "skip-locked-claim-above",
         "CLAIM_ABOVE without SKIP LOCKED",
-        STATEMENTS,
+        CLAIMING,
         _ABOVE + 24 * " " + _LOCK,
         _ABOVE + 24 * " " + _WAITING,
         "tests/test_cases.py::TestClaimsAboveAFloor",
+    ),
+    mutant(
+        "pause-claim",
+        "CLAIM without looking for a pause",
+        CLAIMING,
+        "                WHERE {_IS_OPEN}\n",
+        "",
+        *PAUSE,
+    ),
+    mutant(
+        "pause-claim-above",
+        "CLAIM_ABOVE without looking for a pause",
+        CLAIMING,
+        " AND {_IS_OPEN}",
+        "",
+        *PAUSE,
+    ),
+    mutant(
+        "pause-until",
+        "a pause that never ends by itself",
+        CLAIMING,
+        "paused_at IS NOT NULL AND COALESCE(paused_until > statement_timestamp(), true)",
+        "paused_at IS NOT NULL",
+        *PAUSE,
+    ),
+    mutant(
+        "pause-hand-back",
+        "what waits for a thread is kept when its queue is paused",
+        "jobqueue/worker/claimer.py",
+        "        if look.paused:\n            self.release_waiting(look.paused)\n",
+        "",
+        *PAUSE,
+    ),
+    mutant(
+        "orm-pause-claim",
+        "a claim without looking for a pause",
+        GENERIC,
+        ".filter(~is_paused, queue_name=turn.queue_name)",
+        ".filter(queue_name=turn.queue_name)",
+        *PAUSE,
+        on="sqlite",
     ),
     mutant(
         "skip-locked-extend",

@@ -565,5 +565,5 @@ def test_as_pid_1_a_worker_hears_the_signal_and_drains(
     assert succeeded(job)()
     assert (
         '\nCMD ["python", "manage.py", "runworker"]\n'
-        in (CHECKOUT / "docs" / "operations.md").read_text()
+        in (CHECKOUT / "docs" / "deployment.md").read_text()
     )

@@ -44,6 +44,23 @@ class TestSettings:
         settings.JOBQUEUE = {"BACKOFF": value}
         assert "backoff must be a timedelta" in found()["jobqueue.E001"]
 
+    @pytest.mark.parametrize("value", ["with space", "t\xf6ken", "line\nbreak", 5, None, b"bytes"])
+    def test_with_a_token_that_no_header_carries_are_an_error_that_keeps_it(
+        self, value: Any, settings: Any
+    ) -> None:
+        settings.JOBQUEUE = {"METRICS_TOKEN": value}
+        message = found()["jobqueue.E002"]
+        assert message.startswith("JOBQUEUE['METRICS_TOKEN'] must be a text")
+        assert str(value) not in message
+
+    @pytest.mark.parametrize("length", [0, 1, 31, 32])
+    def test_with_a_token_that_could_be_guessed_are_warned_of(
+        self, length: int, settings: Any
+    ) -> None:
+        settings.JOBQUEUE = {"METRICS_TOKEN": "x" * length}
+        assert ("jobqueue.W004" in found(deploy=True)) == (length in {1, 31})
+        assert "jobqueue.W004" not in found()
+
     @pytest.mark.parametrize("value", [SECOND / 2, timedelta(0), -SECOND, 60, None])
     def test_with_a_lease_too_short_to_be_extended_are_an_error(
         self, value: Any, settings: Any

@@ -13,10 +13,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext, override_settings
+from prometheus_client import CollectorRegistry
 from pytest_django import DjangoDbBlocker
 
 from jobqueue import conf, enqueue_many, lifecycle
 from jobqueue.backoff import Exponential, Steps
+from jobqueue.contrib.prometheus.collector import JobQueueCollector
 from jobqueue.models import Attempt, DeadLetter, Job
 from jobqueue.testing import run_jobs
 from tests import verbs
@@ -55,6 +57,10 @@ class TestGet:
         with pytest.raises(ImproperlyConfigured, match=r"no setting 'MAX_ATTEMPT'; .*MAX_ATTEMPTS"):
             conf.get()
 
+    def test_does_not_show_the_token(self, settings: Any) -> None:
+        settings.JOBQUEUE = {"METRICS_TOKEN": "hush"}
+        assert "hush" not in repr(conf.get())
+
     def test_cannot_be_changed(self) -> None:
         with pytest.raises(AttributeError):
             conf.get().MAX_ATTEMPTS = 9  # type: ignore[misc]
@@ -88,7 +94,7 @@ class TestWithoutTimeZones:
         assert lifecycle.rescue() == 1
         lifecycle.settle([verbs.succeeded(verbs.claim_one())])
         assert verbs.outcomes(job.pk) == ["failed", "failed", "lost", "succeeded"]
-        assert lifecycle.prune() == {"jobs": 0, "attempts": 0}
+        assert not any(lifecycle.prune().values())
         spans = [attempt.duration for attempt in Attempt.objects.of(job.pk)]
         assert all(timedelta(0) <= span < HOUR for span in spans)
 
@@ -172,7 +178,7 @@ class TestAnotherAlias:
         lifecycle.cancel(enqueue_many([noop.bind(), noop.using(run_after=HOUR).bind()]))
         assert Job.objects.finished().count() == 2
         assert lifecycle.discard([job.pk]) == 0
-        assert lifecycle.prune() == {"jobs": 0, "attempts": 0}
+        assert not any(lifecycle.prune().values())
 
     def test_enqueue_goes_with_transactions_on_that_alias(self) -> None:
         with transaction.atomic(using="jobs"):
@@ -188,8 +194,15 @@ class TestAnotherAlias:
             transaction.set_rollback(True)
         assert (Job.objects.count(), Mark.objects.count()) == (1, 0)
 
+    def test_the_metrics_are_read_there(self) -> None:
+        JobFactory()
+        registry = CollectorRegistry()
+        registry.register(JobQueueCollector())
+        assert registry.get_sample_value("jobqueue_up") == 1
+        assert registry.get_sample_value("jobqueue_depth", {"queue": "default"}) == 1
+
     def test_the_alias_can_be_named(self) -> None:
-        assert lifecycle.prune(using="jobs") == {"jobs": 0, "attempts": 0}
+        assert not any(lifecycle.prune(using="jobs").values())
         noop.enqueue()
         assert list(lifecycle.look(using="jobs").queue_names) == ["default"]
 

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tests.factories import JobFactory
 from tests.processes import PATIENCE
 from tests.test_house import CHECKOUT, PACKAGE
 
+FENCED = re.DOTALL | re.MULTILINE
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
 
 
@@ -47,6 +49,14 @@ def in_first_column(text: str) -> set[str]:
 def blocks(path: Path, language: str) -> list[str]:
     """Return the fenced blocks of one language on a page."""
     return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: str | Path) -> Counter[str]:
+    """Return the anchors of a page's headings, as they are made for Markdown."""
+    text = re.sub(r"^```.*?^```", "", (CHECKOUT / "docs" / page).read_text(), flags=FENCED)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    words = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return Counter(heading.replace(" ", "-") for heading in words)
 
 
 PYTHON = [
@@ -166,8 +176,8 @@ class TestOperations:
         assert set(filter(ids.fullmatch, listed)) == set(ids.findall(sources))
 
     def test_has_the_part_that_a_check_points_to(self) -> None:
-        assert "See 'Network' in the operations documentation" in inspect.getsource(checks)
-        assert "\n## Network\n" in read("operations.md")
+        assert "See 'Network' in the deployment documentation" in inspect.getsource(checks)
+        assert "\n## Network\n" in read("deployment.md")
 
 
 class TestTasks:
@@ -206,7 +216,23 @@ def links() -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(CHECKOUT)), target
 
 
+def links_to_parts() -> Iterator[tuple[str, str]]:
+    """Yield each link to a part of a page as ``page#anchor``, with the page that it stands on."""
+    for path in PAGES:
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", path.read_text()):
+            page = (path.parent / target) if target else path
+            yield (
+                str(path.relative_to(CHECKOUT)),
+                f"{page.resolve().relative_to(CHECKOUT)}#{anchor}",
+            )
+
+
 class TestPages:
+    @pytest.mark.parametrize(("page", "target"), list(links_to_parts()))
+    def test_link_to_parts_that_there_are(self, page: str, target: str) -> None:
+        path, _, anchor = target.partition("#")
+        assert anchors(CHECKOUT / path)[anchor] == 1
+
     @pytest.mark.parametrize(("page", "target"), list(links()))
     def test_link_to_files_that_there_are(self, page: str, target: str) -> None:
         assert ((CHECKOUT / page).parent / target).exists()

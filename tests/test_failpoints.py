@@ -21,11 +21,11 @@ from django.core.exceptions import ImproperlyConfigured
 
 from jobqueue import failpoints, lifecycle
 from jobqueue.failpoints import ACTIONS, MOMENTS, VERBS
-from jobqueue.models import DeadLetter, Job
+from jobqueue.models import DeadLetter, Job, Queue
 from jobqueue.states import Status
 from jobqueue.worker.presence import Presence
 from tests import tasks, verbs
-from tests.factories import DeadLetterFactory, JobFactory
+from tests.factories import DeadLetterFactory, JobFactory, QueueFactory
 from tests.in_process import run_until_empty, running_worker
 from tests.models import Mark
 from tests.processes import (
@@ -49,6 +49,7 @@ MINUTE = timedelta(minutes=1)
 OF_PEOPLE = (
     *("enqueue", "enqueue_many", "cancel", "run_now", "move", "prioritise", "replay", "discard"),
     *("extend_leases", "release_leases", "release_worker", "prune"),
+    *("pause", "resume"),
 )
 #: What these lose is a count; see test_measuring.
 OF_FIGURES = ("count", "sample")
@@ -190,6 +191,11 @@ def _letters(given: dict[str, Any]) -> list[int]:
     return [letter.pk for letter in DeadLetterFactory.create_batch(2, **unused, **given)]
 
 
+def _paused_queue(_: dict[str, Any]) -> list[int]:
+    QueueFactory(name="mail", paused=True)
+    return []
+
+
 MARK = "from tests.tasks import leave_mark; from jobqueue import enqueue_many; "
 VERB = "from jobqueue import lifecycle; lifecycle."
 SPAN = "from datetime import timedelta; "
@@ -234,6 +240,8 @@ OPERATIONS = {
     "prune": Operation(
         _jobs(cancelled=True, finished_ago=TWO_DAYS), VERB + "prune()", ["cancelled"] * 2, []
     ),
+    "pause": Operation(lambda _: [], VERB + "pause('mail')", [], ["paused"]),
+    "resume": Operation(_paused_queue, VERB + "resume('mail')", ["paused"], []),
 }
 
 
@@ -275,7 +283,11 @@ class TestPeople:
 
 
 def _places() -> list[str]:
-    return [*Job.objects.values_list("status", flat=True), *["dead"] * DeadLetter.objects.count()]
+    return [
+        *Job.objects.values_list("status", flat=True),
+        *["dead"] * DeadLetter.objects.count(),
+        *["paused"] * Queue.objects.paused().count(),
+    ]
 
 
 class Somebody:
@@ -352,4 +364,5 @@ class TestSwitch:
     def test_every_verb_is_one_of_workers_or_of_people(self) -> None:
         assert set(OPERATIONS) == set(OF_PEOPLE)
         assert set(VERBS) == set(OF_PEOPLE) | set(OF_WORKERS) | set(OF_FIGURES)
-        assert set(lifecycle.__all__) - {"Actor", "alias", "look"} <= set(VERBS)
+        others = {"Actor", "alias", "look"}
+        assert set(lifecycle.__all__) - others <= set(VERBS)

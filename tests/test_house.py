@@ -52,6 +52,7 @@ ORDER = (
     "jobqueue.testing",
     "jobqueue.management",
     "jobqueue.apps",
+    "jobqueue.contrib",
 )
 
 #: Imports inside a function, each with the reason why it is not at the top.

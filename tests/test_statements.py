@@ -19,7 +19,7 @@ from jobqueue import lifecycle, stores
 from jobqueue.claims import Claim, Turn
 from jobqueue.models import Job
 from tests import verbs
-from tests.factories import JobFactory
+from tests.factories import JobFactory, QueueFactory
 
 pytestmark = pytest.mark.postgresql
 
@@ -61,8 +61,10 @@ def scans(plan: Plan) -> set[Scan]:
 
 
 def indexes(plan: Plan) -> set[str]:
-    """Return the names of the indexes that the plan reads."""
-    return {scan.index.removeprefix("jobqueue_job_") for scan in scans(plan) if scan.index}
+    """Return the names of the indexes of jobs that the plan reads."""
+    prefix = "jobqueue_job_"
+    names = {scan.index for scan in scans(plan) if scan.index}
+    return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
 
 
 def sorted_nodes(plan: Plan) -> list[str]:
@@ -197,6 +199,33 @@ class TestClaim:
         ]
         assert starts
         assert all("ROW(run_after, id) > ROW(lane.run_after, lane.id)" in each for each in starts)
+
+    @pytest.mark.parametrize("name", ["claim", "claim from many", "claim above"])
+    def test_asks_once_for_each_queue_whether_it_is_paused(
+        self, name: str, plans: dict[str, Plan]
+    ) -> None:
+        """Before any job is read: where it is paused, what stands below is not even begun."""
+        gates = [node for node in nodes(plans[name]) if "One-Time Filter" in node]
+        assert [gate["Node Type"] for gate in gates] == ["Result"]
+        below = [node.get("Index Name") for node in nodes(gates[0])]
+        assert "jobqueue_job_pending" in below
+        queues = [node for node in nodes(plans[name]) if "paused_at" in node.get("Filter", "")]
+        assert [node["Parent Relationship"] for node in queues] == ["InitPlan"]
+
+    @pytest.mark.django_db
+    def test_of_a_paused_queue_reads_no_job(self) -> None:
+        fill(100, "pending")
+        QueueFactory(name="queue-1", paused=True)
+        before = self.walks()
+        assert not verbs.claim(10, queue_name="queue-1")
+        assert self.walks() == before
+        assert verbs.claim(10, queue_name="queue-2")
+        assert self.walks() == before + 1
+
+    def walks(self) -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_stat_get_xact_numscans('jobqueue_job_pending'::regclass)")
+            return int(cursor.fetchone()[0])
 
 
 class TestMaintenance:

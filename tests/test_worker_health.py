@@ -329,7 +329,7 @@ class TestHeartbeatFiles:
         ] * 2
 
     def test_pass_and_fail_the_documented_probe(self, tmp_path: Path) -> None:
-        page = "\n".join(blocks(CHECKOUT / "docs" / "operations.md", "yaml"))
+        page = "\n".join(blocks(CHECKOUT / "docs" / "deployment.md", "yaml"))
         [line] = [line for line in page.splitlines() if "-mmin" in line]
         file = tmp_path / "alive"
         assert "/tmp/jobqueue.alive" in line

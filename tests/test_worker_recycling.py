@@ -156,7 +156,7 @@ class TestExitCodes:
     """Those of a drain and of giving up: test_worker_drain; of a handler that is stuck: above."""
 
     def test_are_described(self) -> None:
-        codes = {code for code in in_first_column(read("operations.md")) if code.isdigit()}
+        codes = {code for code in in_first_column(read("deployment.md")) if code.isdigit()}
         assert codes == {"0", "1", "2", "75", "130", "137", "143"}
 
     @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -171,4 +172,4 @@ class HasText(Func):
 
 def _path(keys: Sequence[str]) -> str:
     """Write a path as SQLite and MySQL read it; a number is a place in a list."""
-    return "$" + "".join(f"[{key}]" if key.isdecimal() else f'."{key}"' for key in keys)
+    return "$" + "".join(f"[{key}]" if key.isdecimal() else f".{json.dumps(key)}" for key in keys)

@@ -13,6 +13,7 @@ from jobqueue.lifecycle.leases import extend_leases, release_leases, release_wor
 from jobqueue.lifecycle.maintenance import look, promote, prune, rescue
 from jobqueue.lifecycle.measuring import count, sample
 from jobqueue.lifecycle.operations import discard, replay
+from jobqueue.lifecycle.queues import pause, resume
 from jobqueue.lifecycle.settling import interrupt, release, settle
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "interrupt",
     "look",
     "move",
+    "pause",
     "prioritise",
     "promote",
     "prune",
@@ -37,6 +39,7 @@ __all__ = [
     "release_worker",
     "replay",
     "rescue",
+    "resume",
     "run_now",
     "sample",
     "settle",

@@ -13,6 +13,7 @@ from jobqueue.measures import (
     DISTRIBUTIONS,
     EVER,
     MINUTE,
+    MOST_TRIES,
     NUMBERS,
     QUARTER,
     Counts,
@@ -101,14 +102,28 @@ def _key(row: Rollup) -> _Key:
 
 
 def _add(row: Rollup, counts: Counts) -> None:
-    """Add to a row; what was claimed in one minute and handed back in the next stays above zero."""
+    """Add to a row, of which nothing falls below zero.
+
+    What was claimed may be handed back after it was added. A counter for ever keeps it: whoever
+    watches a counter takes a step back for a new beginning, and the whole for what came since.
+    """
+
+    def gain(more: int) -> int:
+        return max(more, 0) if row.span == EVER else more
+
     for name in NUMBERS:
-        setattr(row, name, max(getattr(row, name) + getattr(counts, name), 0))
+        setattr(row, name, max(getattr(row, name) + gain(getattr(counts, name)), 0))
     for name in DISTRIBUTIONS:
         total: Counter[str] = Counter()
         add(total, getattr(row, name))
-        add(total, {str(number): more for number, more in getattr(counts, name).items()})
+        for number, more in getattr(counts, name).items():
+            total[_slot(name, number)] += gain(more)
         setattr(row, name, {number: total[number] for number in total if total[number] > 0})
+
+
+def _slot(name: str, number: int) -> str:
+    """Return under what a number is kept: success at any late attempt is one."""
+    return str(min(max(number, 1), MOST_TRIES) if name == "tries" else number)
 
 
 @failpoints.around

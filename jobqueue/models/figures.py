@@ -24,7 +24,7 @@ class Rollup(models.Model):
     start = models.DateTimeField(_("start"))
     queue_name = models.CharField(_("queue"), max_length=MAX_NAME)
     task = models.CharField(_("task"), max_length=MAX_TASK_NAME)
-    #: Claims, less those that were handed back unstarted.
+    #: Claims, less those that were handed back unstarted; for ever, before they were added.
     claimed = models.PositiveBigIntegerField(_("claimed"), default=0)
     succeeded = models.PositiveBigIntegerField(_("succeeded"), default=0)
     #: Attempts that failed and will be followed by another.

@@ -8,7 +8,7 @@ from jobqueue.stats.estimates import estimated_depth
 from jobqueue.stats.history import Point, history
 from jobqueue.stats.live import Figures, age_of, backlog, figures, live_workers, now, stale_after
 from jobqueue.stats.queues import QueueFigures, QueueState, by_queue, states
-from jobqueue.stats.tasks import TaskFigures, by_task, tries, usual_run_time
+from jobqueue.stats.tasks import TaskFigures, by_task, tries, usual_lease, usual_run_time
 from jobqueue.stats.workers import WorkerFigures, workers
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "stale_after",
     "states",
     "tries",
+    "usual_lease",
     "usual_run_time",
     "workers",
 ]

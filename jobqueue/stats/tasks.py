@@ -48,14 +48,14 @@ def by_task(*, span: timedelta, using: str | None = None) -> list[TaskFigures]:
     sums: defaultdict[str, Sums] = defaultdict(Sums)
     for row in since(span, using=using).values("task", *NUMBERS, "runs").iterator():
         sums[row["task"]].add(row)
-    leases, usual = registry.leases(), _usual_lease(using)
+    leases, usual = registry.leases(), usual_lease(using)
     return [
         _figures(task, sums[task], timedelta(seconds=leases.get(task, usual)))
         for task in sorted(sums)
     ]
 
 
-def _usual_lease(using: str) -> float:
+def usual_lease(using: str) -> float:
     """Return the shortest lease that a live worker gives, in seconds."""
     live = Worker.objects.using(using).filter(heartbeat_at__gte=ago(stale_after()))
     found: timedelta | None = live.aggregate(lease=Min("lease"))["lease"]

@@ -63,7 +63,8 @@ class Expired(NamedTuple):
 class Look(NamedTuple):
     """What there is to do for workers."""
 
-    queue_names: Collection[str]  # those with pending jobs
+    queue_names: Collection[str]  # those with pending jobs, but for paused ones
+    paused: Collection[str]  # with jobs or without
     has_due: bool  # scheduled jobs whose time has come
     has_expired: bool  # claims whose lease has run out
 
@@ -72,8 +73,14 @@ class Look(NamedTuple):
 JSON = ("args", "kwargs", "trace")
 CLAIM = [
     *(Cast(name, TextField()) if name in JSON else name for name in Claim._fields[:-1]),
-    ExpressionWrapper(F("claimed_at") - F("run_after"), output_field=DurationField()),
+    ExpressionWrapper(F("claimed_at") - F("run_after"), output_field=DurationField()),  # waited
 ]
+
+
+def as_claim(row: Sequence[Any]) -> Claim:
+    """Return the claim that a row of these columns tells of."""
+    *same, waited = row
+    return Claim._make([*same, waited.total_seconds()])
 
 
 def read_claimed(rows: QuerySet[Job]) -> list[Expired]:
@@ -83,12 +90,6 @@ def read_claimed(rows: QuerySet[Job]) -> list[Expired]:
         Expired(as_claim(row[:-2]), row[-2].total_seconds(), row[-1].total_seconds())
         for row in found
     ]
-
-
-def as_claim(row: Sequence[Any]) -> Claim:
-    """Return a row of the columns of CLAIM as a claim."""
-    *same, waited = row
-    return Claim._make([*same, waited.total_seconds()])
 
 
 def _since(field: str) -> ExpressionWrapper[Any]:
@@ -139,7 +140,7 @@ class Store(ABC):
     def claim(
         self, turns: Sequence[Turn], *, worker: str, lease: float, leases: Mapping[str, float]
     ) -> list[Claim]:
-        """Take pending jobs of each queue, best first, and count an attempt of each.
+        """Take pending jobs of each queue that is not paused, best first; count an attempt of each.
 
         ``lease`` is in seconds; ``leases`` has the tasks with one of their own. The jobs of one
         queue come in their order; which queue comes first is open. A store may ignore floors.

@@ -11,12 +11,12 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connections
-from django.db.models import Case, F, Value, When
+from django.db.models import Case, Exists, F, Value, When
 from django.db.models.functions import Greatest, Least, Now
 
 from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
-from jobqueue.models import MAX_LAST_ERROR, Attempt, Job
-from jobqueue.querysets import JobQuerySet, ago, from_now
+from jobqueue.models import MAX_LAST_ERROR, Attempt, Job, Queue
+from jobqueue.querysets import JobQuerySet, QueueQuerySet, ago, from_now
 from jobqueue.states import Outcome, Status
 from jobqueue.stores.base import (
     CLAIM,
@@ -43,6 +43,9 @@ class GenericStore(Store):
 
     def _jobs(self) -> JobQuerySet:
         return Job.objects.using(self.using)
+
+    def _paused(self) -> QueueQuerySet:
+        return Queue.objects.using(self.using).paused()
 
     def insert(self, request: JobRequest) -> Inserted:
         [pk] = self.insert_many([request])
@@ -74,7 +77,8 @@ class GenericStore(Store):
             return self._read_claims([row["pk"] for row in rows])
 
     def _lock_best(self, turn: Turn) -> list[Any]:
-        best = self._jobs().pending().filter(queue_name=turn.queue_name)
+        is_paused = Exists(self._paused().filter(name=turn.queue_name))
+        best = self._jobs().pending().filter(~is_paused, queue_name=turn.queue_name)
         best = best.order_by("-priority", "run_after", "id")
         return list(self.lock(best, skip_locked=True).values("pk", "task")[: turn.limit])
 
@@ -159,8 +163,11 @@ class GenericStore(Store):
 
     def look(self) -> Look:
         pending = self._jobs().pending().order_by("queue_name")
+        paused = set(self._paused().values_list("name", flat=True))
+        names = pending.values_list("queue_name", flat=True).distinct()
         return Look(
-            queue_names=list(pending.values_list("queue_name", flat=True).distinct()),
+            queue_names=[name for name in names if name not in paused],
+            paused=paused,
             has_due=self._jobs().due().exists(),
             has_expired=self._jobs().expired().exists(),
         )

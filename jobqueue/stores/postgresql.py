@@ -13,7 +13,7 @@ from django.db import OperationalError, connections
 
 from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
 from jobqueue.states import Status
-from jobqueue.stores import statements
+from jobqueue.stores import claiming, statements
 from jobqueue.stores.base import Expired, Inserted, Look, Store
 
 #: So many rows are worth the three statements of a COPY.
@@ -94,10 +94,10 @@ class PostgreSQLStore(Store):
         shared = {"worker": worker, "lease": lease, "leases": json.dumps(leases)}
         if anywhere := [turn for turn in turns if not turn.floors]:
             parameters = shared | _queues(anywhere)
-            claims += map(Claim._make, self._fetch(statements.CLAIM, parameters))
+            claims += map(Claim._make, self._fetch(claiming.CLAIM, parameters))
         if above := [turn for turn in turns if turn.floors]:
             parameters = shared | _queues(above) | _lanes(above)
-            claims += map(Claim._make, self._fetch(statements.CLAIM_ABOVE, parameters))
+            claims += map(Claim._make, self._fetch(claiming.CLAIM_ABOVE, parameters))
         return claims
 
     def extend(self, leases: Sequence[Lease]) -> dict[Key, bool]:

@@ -7,15 +7,13 @@ values in the place of the ``%(name)s`` each runs in psql as it stands.
 
 from __future__ import annotations
 
-from jobqueue.claims import Claim, JobRequest
+from jobqueue.claims import JobRequest
 from jobqueue.stores.base import MOVED
+from jobqueue.stores.claiming import IS_PAUSED, READ
 
 _REQUEST = ", ".join(name for name in JobRequest._fields if name not in ("run_at", "run_in"))
 _DECIDED = ", ".join(name for name in _REQUEST.split(", ") if name not in ("args", "kwargs"))
 _GIVEN_REQUEST = ", ".join(JobRequest._fields)
-_CLAIM = ", ".join(Claim._fields)
-_WAITED = "extract(epoch FROM claimed_at - run_after)::float8 AS waited"
-_READ = ", ".join(_WAITED if name == "waited" else name for name in Claim._fields)
 _INSERT_SELECT = f"""INSERT INTO jobqueue_job ({_REQUEST}, run_after, status)
 SELECT {_REQUEST}, due.at,
     CASE WHEN due.at > statement_timestamp() THEN 'scheduled' ELSE 'pending' END"""
@@ -65,70 +63,6 @@ SELECT pg_notify('jobqueue', queue_name)
 FROM unnest(%(queue_names)s::text[]) AS given (queue_name)
 WHERE {_SOMEONE_WAITS}
 """
-
-# ANY(ARRAY(..)) rather than IN (..): it can never update more rows than its LIMIT, and stale
-# statistics cannot turn it into a scan of the table. RETURNING has no order, so the few rows are
-# sorted again. run_after goes out as text: it comes back as a floor, and dates are slow to read.
-_CLAIM_THESE = f"""
-WITH claimed AS (
-    UPDATE jobqueue_job
-    SET status = 'claimed', attempts = attempts + 1, fence = fence + 1, claimed_by = %(worker)s,
-        claimed_at = statement_timestamp(),
-        claimed_until = statement_timestamp() + interval '1 second'
-            * COALESCE((%(leases)s::jsonb ->> task)::float8, %(lease)s)
-    WHERE id = ANY (ARRAY({{these}}))
-    RETURNING {_READ}
-)
-SELECT {_CLAIM.replace("run_after", "run_after::text")} FROM claimed
-ORDER BY claimed.priority DESC, claimed.run_after, claimed.id
-"""
-
-# Each queue has its turn. The ORDER BY is the index: nothing is sorted, and only what is taken is
-# read and locked. "most" is no less than any queue's limit: it is there for the planner, which
-# takes a limit that it does not know for a tenth of the table.
-CLAIM = _CLAIM_THESE.format(
-    these="""
-        SELECT due.id
-        FROM unnest(%(queue_names)s::text[], %(limits)s::int8[]) AS turn (queue_name, quota),
-            LATERAL (
-                SELECT best.id FROM (
-                    SELECT job.id FROM jobqueue_job AS job
-                    WHERE job.status = 'pending' AND job.queue_name = turn.queue_name
-                    ORDER BY job.priority DESC, job.run_after, job.id
-                    LIMIT %(most)s
-                    FOR NO KEY UPDATE SKIP LOCKED
-                ) AS best
-                LIMIT turn.quota
-            ) AS due
-    """
-)
-
-# The same, from where the last claim ended in each priority's lane. While some old snapshot is
-# open, the index entries of jobs that are gone cannot be cleaned away, and to walk past them again
-# with every claim is what kills a queue. The lanes of a queue are given and read best first.
-CLAIM_ABOVE = _CLAIM_THESE.format(
-    these="""
-        SELECT due.id
-        FROM unnest(%(queue_names)s::text[], %(limits)s::int8[]) AS turn (queue_name, quota),
-            LATERAL (
-                SELECT best.id
-                FROM unnest(%(lane_names)s::text[], %(priorities)s::int2[],
-                        %(run_afters)s::timestamptz[], %(ids)s::int8[])
-                        AS lane (queue_name, priority, run_after, id),
-                    LATERAL (
-                        SELECT job.id FROM jobqueue_job AS job
-                        WHERE job.status = 'pending' AND job.queue_name = turn.queue_name
-                            AND job.priority = lane.priority
-                            AND (job.run_after, job.id) > (lane.run_after, lane.id)
-                        ORDER BY job.run_after, job.id
-                        LIMIT %(most)s
-                        FOR NO KEY UPDATE SKIP LOCKED
-                    ) AS best
-                WHERE lane.queue_name = turn.queue_name
-                LIMIT turn.quota
-            ) AS due
-    """
-)
 
 # SKIP LOCKED: a row that a settle has locked needs no extension, and to wait could deadlock.
 # greatest: an operator may have given the lease more time than this worker would.
@@ -266,7 +200,7 @@ RETURNING queue_name
 """
 
 LOCK_EXPIRED = f"""
-SELECT {_READ}, extract(epoch FROM statement_timestamp() - claimed_at)::float8,
+SELECT {READ}, extract(epoch FROM statement_timestamp() - claimed_at)::float8,
     extract(epoch FROM statement_timestamp() - claimed_until)::float8
 FROM jobqueue_job
 WHERE status = 'claimed' AND claimed_until < statement_timestamp()
@@ -279,7 +213,7 @@ FOR NO KEY UPDATE SKIP LOCKED
 # (a "loose index scan", PostgreSQL wiki), one for the next that is scheduled, and the few claimed
 # rows. Not EXISTS: from what statistics say of a part of the table it may seem quicker to read the
 # table from its start. An order that only the right index has leaves no choice.
-LOOK = """
+LOOK = f"""
 WITH RECURSIVE queue (name) AS (
     (SELECT queue_name FROM jobqueue_job WHERE status = 'pending' ORDER BY queue_name LIMIT 1)
     UNION ALL
@@ -287,10 +221,12 @@ WITH RECURSIVE queue (name) AS (
             WHERE status = 'pending' AND queue_name > queue.name ORDER BY queue_name LIMIT 1)
     FROM queue WHERE queue.name IS NOT NULL
 )
-SELECT ARRAY(SELECT name FROM queue WHERE name IS NOT NULL),
+SELECT ARRAY(SELECT name FROM queue WHERE name IS NOT NULL AND name <> ALL (paused.names)),
+    paused.names,
     COALESCE((SELECT run_after <= statement_timestamp() FROM jobqueue_job
             WHERE status = 'scheduled' ORDER BY run_after LIMIT 1), false),
     COALESCE((SELECT true FROM jobqueue_job
             WHERE status = 'claimed' AND claimed_until < statement_timestamp()
             ORDER BY claimed_at LIMIT 1), false)
+FROM (SELECT ARRAY(SELECT name FROM jobqueue_queue WHERE {IS_PAUSED})) AS paused (names)
 """

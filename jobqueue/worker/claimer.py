@@ -60,14 +60,16 @@ class Claimer:
         self.release_waiting()
 
     def look(self) -> None:
-        """See which queues have jobs; promote and rescue what is due."""
+        """See which queues have jobs; promote and rescue what is due; obey pauses."""
         self._release()
         look = lifecycle.look(using=self.using)
         if look.has_expired:
             lifecycle.rescue(using=self.using)
             look = lifecycle.look(using=self.using)
+        if look.paused:
+            self.release_waiting(look.paused)
         promoted = lifecycle.promote(using=self.using) if look.has_due else Counter[str]()
-        self._update({*look.queue_names, *promoted})
+        self._update({*look.queue_names, *promoted}.difference(look.paused))
         self._floors.clear()  # something may have come in below, or in another priority
         jitter = random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
         pause = self.options.poll_interval.total_seconds() * jitter
@@ -185,9 +187,9 @@ class Claimer:
             self.pace.forget()
             self.release_waiting()
 
-    def release_waiting(self) -> None:
-        """Hand back every job that no thread has started."""
-        leases = self.hand.take_back()
+    def release_waiting(self, queue_names: Collection[str] | None = None) -> None:
+        """Hand back what no thread has started: jobs of these queues, or all."""
+        leases = self.hand.take_back(queue_names)
         if self.allowance is not None:
             self.allowance += len(leases)
         self._release(lease.claim for lease in leases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from queue import Empty, SimpleQueue
 
 from jobqueue.claims import Claim, Key, Lease
@@ -65,17 +66,26 @@ class Hand:
         times = [lease.claimed for lease in self.leases() if lease.claim.key not in running]
         return min(times, default=None)
 
-    def take_back(self) -> list[Lease]:
-        """Take every job from the line that no thread has started, to be released."""
+    def take_back(self, queue_names: Collection[str] | None = None) -> list[Lease]:
+        """Take jobs from the line that no thread has started, of these queues or all of them."""
         leases: list[Lease] = []
+        for lease in self._take_line():
+            if queue_names is None or lease.claim.queue_name in queue_names:
+                leases.append(lease)
+                self.drop(lease.claim)
+            else:
+                self._waiting.put(lease)
+        return leases
+
+    def _take_line(self) -> list[Lease]:
+        line: list[Lease] = []
         while True:
             try:
                 lease = self._waiting.get_nowait()
             except Empty:
-                return leases
+                return line
             if lease is not None:
-                leases.append(lease)
-                self.drop(lease.claim)
+                line.append(lease)
 
     def close(self, threads: int) -> None:
         """Tell the threads that there will be no more jobs."""

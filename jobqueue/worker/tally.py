@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import islice
 from threading import Lock
@@ -15,7 +16,7 @@ from django.db import Error
 
 from jobqueue import lifecycle, signals
 from jobqueue.claims import Claim, Key, Settlement
-from jobqueue.measures import BOUNDS, MOST_TRIES, Counts
+from jobqueue.measures import BOUNDS, Counts, bucket
 from jobqueue.states import Outcome, Status
 
 #: Counts are kept apart by the seconds in which they were made: so exact are their minutes.
@@ -30,8 +31,7 @@ LEAVING = 2.0
 #: By queue and task, and then by when they were made on the monotonic clock.
 Counted = dict[tuple[str, str], dict[float, Counts]]
 
-_RUNS = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT)
-_FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST)
+_SUCCEEDED = Outcome.SUCCEEDED
 
 
 class Tally:
@@ -66,18 +66,26 @@ class Tally:
         self,
         *,
         settlements: Sequence[Settlement],
-        recorded: Container[Key],
+        recorded: AbstractSet[Key],
         using: str,
         **_: Any,
     ) -> None:
         """Count outcomes, but for those that were refused."""
         if using != self.using:
             return
+        if len(recorded) < len(settlements):
+            settlements = [each for each in settlements if each.claim.key in recorded]
         with self._counting() as slice_:
             for settlement in settlements:
                 claim = settlement.claim
-                if (claim.id, claim.fence) in recorded:
-                    _count(settlement, slice_[claim.queue_name, claim.task])
+                counts = slice_[claim.queue_name, claim.task]
+                if settlement.outcome is _SUCCEEDED:  # spelled out: a worker does so all day
+                    took = settlement.finished - settlement.started
+                    counts.succeeded += 1
+                    counts.runs[bisect_left(BOUNDS, took)] += 1
+                    counts.tries[claim.attempts - claim.attempts_forgiven] += 1
+                else:
+                    _count(settlement, counts)
 
     @contextmanager
     def _counting(self) -> Iterator[defaultdict[tuple[str, str], Counts]]:
@@ -127,17 +135,15 @@ class Tally:
 
 
 def _count(settlement: Settlement, counts: Counts) -> None:
-    outcome = settlement.outcome
-    if outcome in _RUNS:
-        counts.runs[bisect_left(BOUNDS, settlement.finished - settlement.started)] += 1
-    if outcome is Outcome.SUCCEEDED:
-        counts.succeeded += 1
-        counts.tries[min(settlement.claim.tries, MOST_TRIES)] += 1
-    elif outcome is Outcome.RELEASED:
-        counts.claimed -= 1
-        counts.waits[bisect_left(BOUNDS, settlement.claim.waited)] -= 1
-    elif outcome in _FAILURES:
-        _count_failure(settlement, counts)
+    match settlement.outcome:
+        case Outcome.RELEASED:
+            counts.claimed -= 1
+            counts.waits[bucket(settlement.claim.waited)] -= 1
+        case Outcome.FAILED | Outcome.TIMED_OUT:
+            counts.runs[bucket(settlement.duration)] += 1
+            _count_failure(settlement, counts)
+        case Outcome.LOST:
+            _count_failure(settlement, counts)
 
 
 def _count_failure(settlement: Settlement, counts: Counts) -> None:

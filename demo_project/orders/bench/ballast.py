@@ -15,7 +15,7 @@ from demo_project.orders.bench import bare, draining
 from demo_project.orders.bench.database import another_database, empty, execute, moved_to
 from demo_project.orders.bench.figures import Figure
 from demo_project.orders.bench.scale import Scale, take_turns
-from jobqueue.stores import statements
+from jobqueue.stores.claiming import CLAIM
 
 #: How many jobs the claim takes whose buffers are counted, and from how many at the least.
 CLAIMED = 100
@@ -107,7 +107,7 @@ def _buffers(rows: int) -> float:
 
 def _buffers_once() -> int:
     with transaction.atomic(), connection.cursor() as cursor:
-        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statements.CLAIM}"
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {CLAIM}"
         cursor.execute(explain, bare.claim_parameters(CLAIMED))
         [(answer,)] = cursor.fetchall()
         transaction.set_rollback(True)

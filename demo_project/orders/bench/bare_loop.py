@@ -9,6 +9,7 @@ from typing import Any
 
 from demo_project.orders.bench import bare
 from jobqueue.stores import statements
+from jobqueue.stores.claiming import CLAIM
 
 #: How many jobs one statement claims or settles.
 BATCH = 200
@@ -36,7 +37,7 @@ def _claim(claimed: SimpleQueue[list[Any]], room: threading.Semaphore) -> None:
         with bare.connect() as psycopg:
             while rows:
                 room.acquire()
-                rows = psycopg.execute(statements.CLAIM, parameters).fetchall()
+                rows = psycopg.execute(CLAIM, parameters).fetchall()
                 claimed.put(rows)
     finally:
         claimed.put([])

@@ -20,6 +20,7 @@ from demo_project.orders.bench.scale import Scale
 from jobqueue.models import Job
 from jobqueue.states import Status
 from jobqueue.stores import statements
+from jobqueue.stores.claiming import CLAIM
 
 LONGEST = 30.0  # seconds
 NOTE = "{} jobs, one at a time, from the commit's return to the handler's start"
@@ -86,7 +87,7 @@ def _bare_samples(number: int) -> list[float]:
 def _claim_when_told(listening: Any, claimed: SimpleQueue[float], number: int) -> None:
     with bare.connect() as claiming:
         for _ in listening.notifies(stop_after=number, timeout=LONGEST):
-            claiming.execute(statements.CLAIM, bare.claim_parameters(1)).fetchall()
+            claiming.execute(CLAIM, bare.claim_parameters(1)).fetchall()
             claimed.put(time.monotonic())
 
 
