@@ -65,7 +65,8 @@ class TestLeases:
             (6 * MINUTE, 15 * MINUTE, "9 min ago"),  # by what its worker says
             (-5 * MINUTE, None, "15 min ago"),
             (HOUR, None, "not yet"),
-            (2 * HOUR, None, "by an operator"),
+            (2 * HOUR, 10 * MINUTE, "by an operator"),
+            (2 * HOUR, None, "unknown"),
         ],
     )
     def test_tell_when_they_were_last_extended(

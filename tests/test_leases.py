@@ -80,9 +80,9 @@ class TestExtend:
         [line] = OperationLog.objects.of(Job, job.pk)
         assert (line.action, line.actor_id, line.actor) == ("extend_lease", "7", "alice")
         assert (line.reason, line.correlation_id) == ("a big one", "op-1")
-        assert line.before == {"claimed_until": job.claimed_until.isoformat()}
+        assert line.before == {"claimed_until": job.claimed_until.isoformat(timespec="seconds")}
         job.refresh_from_db()
-        assert line.after == {"claimed_until": job.claimed_until.isoformat()}
+        assert line.after == {"claimed_until": job.claimed_until.isoformat(timespec="seconds")}
 
 
 class TestRelease:
@@ -176,7 +176,7 @@ class TestRelease:
         lifecycle.release_leases([job.pk], by=ALICE, reason="stuck", correlation_id="op-2")
         [line] = OperationLog.objects.of(Job, job.pk)
         assert (line.action, line.reason, line.correlation_id) == ("release_lease", "stuck", "op-2")
-        until = job.claimed_until.isoformat()
+        until = job.claimed_until.isoformat(timespec="seconds")
         assert line.before == {"claimed_by": "worker-a", "claimed_until": until}
         assert line.after == {"status": "pending"}
 

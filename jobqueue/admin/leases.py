@@ -133,12 +133,11 @@ class LeaseAdmin(RequestAdmin[Lease]):
     list_display = (
         "id",
         "task_name",
-        "queue_name",
-        "holder",
-        "held_for",
-        "last_extension",
         "left",
+        "holder",
+        "since",
         "share",
+        "queue_name",
     )
     list_filter = (
         filters.LeaseFilter,
@@ -225,6 +224,12 @@ class LeaseAdmin(RequestAdmin[Lease]):
         where = _("%(host)s, process %(pid)s") % {"host": worker.host, "pid": worker.pid}
         return format_html("{}<br>{}<br>{}", name, where, heartbeat(worker))
 
+    @admin.display(description=gettext_lazy("since"))
+    def since(self, lease: Any) -> Any:
+        """Return how long ago the job was claimed, and the lease last extended."""
+        extended = format_html(_("extended: {}"), self.last_extension(lease))
+        return format_html("{}<br>{}", self.held_for(lease), extended)
+
     @admin.display(description=gettext_lazy("claimed"))
     def held_for(self, lease: Any) -> Any:
         """Return how long ago the job was claimed."""
@@ -236,7 +241,7 @@ class LeaseAdmin(RequestAdmin[Lease]):
         extended = lease.claimed_until - _span(lease)
         now = _now(lease)
         if extended > now:
-            return _("by an operator")
+            return _("by an operator") if _own_span(lease) else _("unknown")
         if extended <= lease.claimed_at:
             return _("not yet")
         return display.when(extended, now - extended)
@@ -284,7 +289,12 @@ def _now(lease: Any) -> Any:
 
 def _span(lease: Any) -> timedelta:
     """Return how long each extension of the lease lasts."""
-    own = registry.leases().get(lease.task)
-    if own is not None:
-        return timedelta(seconds=own)
-    return (lease.worker and lease.worker.lease) or conf.get().LEASE
+    return _own_span(lease) or conf.get().LEASE
+
+
+def _own_span(lease: Any) -> timedelta | None:
+    """Return what the task says, or the worker; None where neither says anything any more."""
+    seconds = registry.leases().get(lease.task)
+    if seconds is not None:
+        return timedelta(seconds=seconds)
+    return lease.worker.lease if lease.worker else None

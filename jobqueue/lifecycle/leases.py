@@ -59,7 +59,9 @@ def _claimed(using: str, job_ids: Iterable[int]) -> JobQuerySet:
 
 def _ends(jobs: QuerySet[Job]) -> dict[int, dict[str, str]]:
     rows = jobs.values_list("pk", "claimed_until")
-    return {pk: {"claimed_until": until.isoformat()} for pk, until in rows if until}
+    return {
+        pk: {"claimed_until": until.isoformat(timespec="seconds")} for pk, until in rows if until
+    }
 
 
 @failpoints.around
