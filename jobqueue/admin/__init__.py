@@ -3,6 +3,15 @@
 from jobqueue.admin.attempts import AttemptAdmin
 from jobqueue.admin.dead_letters import DeadLetterAdmin
 from jobqueue.admin.jobs import JobAdmin
+from jobqueue.admin.overview import OverviewAdmin
+from jobqueue.admin.queues import QueueAdmin
 from jobqueue.admin.workers import WorkerAdmin
 
-__all__ = ["AttemptAdmin", "DeadLetterAdmin", "JobAdmin", "WorkerAdmin"]
+__all__ = [
+    "AttemptAdmin",
+    "DeadLetterAdmin",
+    "JobAdmin",
+    "OverviewAdmin",
+    "QueueAdmin",
+    "WorkerAdmin",
+]
