@@ -19,7 +19,7 @@ from jobqueue.admin import display
 from jobqueue.admin.axes import BASE, TOP, Axis, Show, Tick, Value, linear
 
 WIDTH, HEIGHT = 480, 170
-LEFT, RIGHT = 48, 474
+LEFT, RIGHT = 48, 464
 #: Half of the width of a line that has one point only.
 HALF_DOT = 1.5
 _HOUR = 3600
@@ -86,7 +86,7 @@ def over_time(
     places = _places(len(starts))
     lines = [line for each in series for line in _lines(each, places, axis)]
     summary = "; ".join(_in_short(each, axis.show) for each in series)
-    return _chart(name, title, summary, starts, series, axis, lines=lines)
+    return _chart((name, title, summary), starts, series, axis, lines=lines)
 
 
 def stacked(
@@ -97,7 +97,7 @@ def stacked(
     axis = linear(sums, show)
     bars = [bar for bar in _stacks(series, _places(len(starts)), axis) if bar.height]
     totals = [f"{each.label}: {show(sum(value or 0 for value in each.values))}" for each in series]
-    return _chart(name, title, "; ".join(totals), starts, series, axis, bars=bars)
+    return _chart((name, title, "; ".join(totals)), starts, series, axis, bars=bars)
 
 
 def columns(
@@ -123,9 +123,7 @@ def columns(
 
 
 def _chart(
-    name: str,
-    title: str,
-    summary: str,
+    heading: tuple[str, str, str],
     starts: Sequence[datetime],
     series: Sequence[Series],
     axis: Axis,
@@ -136,9 +134,7 @@ def _chart(
     places, labels = _places(len(starts)), [_clock(start) for start in starts]
     rows = zip(labels, _across(series), strict=True)
     return Chart(
-        name=name,
-        title=title,
-        summary=summary,
+        *heading,
         keys=series if len(series) > 1 else [],
         y_ticks=axis.ticks,
         x_ticks=_hours(starts, places),

@@ -63,7 +63,13 @@ def _figures(found: stats.Figures, request: HttpRequest, site: AdminSite) -> Ite
         is_bad=found.expired > 0,
     )
     letters = display.capped(found.dead_letters)
-    yield Figure(_("Dead letters"), letters, url(DeadLetter), is_alarm=True)
+    yield Figure(
+        _("Dead letters"),
+        letters,
+        url(DeadLetter),
+        is_bad=found.dead_letters > 0,
+        is_alarm=True,
+    )
     yield Figure(_("Live workers"), str(found.live_workers), url(Worker))
 
 

@@ -18,7 +18,6 @@ from jobqueue.admin.queues import controls
 from jobqueue.models import Attempt, DeadLetter, Job, Queue, Worker
 from jobqueue.states import Status, WorkerState
 
-
 #: The least share that is shown in percent.
 LEAST = 0.01
 
@@ -148,6 +147,8 @@ def _share(task: stats.TaskFigures) -> Any:
     text = percent(task.share)
     if not task.is_near_lease:
         return text
+    if task.share > 1:
+        return display.warning(_("%(share)s: longer than its lease") % {"share": text})
     return display.warning(_("%(share)s: near its lease") % {"share": text})
 
 

@@ -14,6 +14,8 @@ from jobqueue.admin.axes import linear, logarithmic, round_spans
 from jobqueue.admin.charts import Chart, Series, columns, over_time, stacked
 
 _UNITS = ((1_000_000, gettext_lazy("M")), (1_000, gettext_lazy("k")))
+#: Below this seconds have a decimal place.
+FEW_SECONDS = 10
 #: The last number of tries stands for all later ones.
 LAST_TRY = 10
 
@@ -88,4 +90,6 @@ def span(seconds: float) -> str:
     """Return a span in few characters: its two largest units."""
     if not seconds:
         return "0"
+    if 1 <= seconds < FEW_SECONDS:
+        return f"{seconds:.2g} {_('s')}"
     return display.duration(timedelta(seconds=seconds))

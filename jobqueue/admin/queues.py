@@ -220,7 +220,7 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
 def condition(paused: Queue | None) -> SafeString:
     """Return whether a queue is paused, given its row if it is."""
     if paused:
-        return display.mark("dead", "⏸", pauses.line(paused))
+        return display.mark("warning", "‖", pauses.line(paused))
     return display.mark("running", "▶", _("open"))
 
 
