@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from django.template.loader import render_to_string
@@ -146,7 +147,7 @@ class TestStacked:
         first = [bar for bar in self.chart().bars if bar.x < (LEFT + RIGHT) / 2]
         assert [bar.kind for bar in first] == ["ok", "failed", "dead"]
         assert first[0].y + first[0].height == pytest.approx(BASE)
-        for below, above in zip(first, first[1:], strict=False):
+        for below, above in pairwise(first):
             assert above.y + above.height == pytest.approx(below.y, abs=0.11)
 
     def test_gives_the_axis_to_the_sum(self) -> None:

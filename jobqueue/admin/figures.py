@@ -26,6 +26,8 @@ class Figure(NamedTuple):
     is_bad: bool = False
     #: Whether it is one of the two that wake people up.
     is_alarm: bool = False
+    #: Whether that should happen now.
+    is_alarming: bool = False
 
 
 class Strip(NamedTuple):
@@ -52,8 +54,8 @@ def _figures(found: stats.Figures, request: HttpRequest, site: AdminSite) -> Ite
     yield Figure(
         _("Oldest waits"),
         display.span(found.oldest_age),
-        is_bad=found.is_stuck,
         is_alarm=True,
+        is_alarming=found.is_stuck,
     )
     yield Figure(_("In flight"), display.capped(found.in_flight), url(Job, lease="running"))
     yield Figure(
@@ -67,8 +69,8 @@ def _figures(found: stats.Figures, request: HttpRequest, site: AdminSite) -> Ite
         _("Dead letters"),
         letters,
         url(DeadLetter),
-        is_bad=found.dead_letters > 0,
         is_alarm=True,
+        is_alarming=found.dead_letters > 0,
     )
     yield Figure(_("Live workers"), str(found.live_workers), url(Worker))
 

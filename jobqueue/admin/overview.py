@@ -68,6 +68,8 @@ class OverviewAdmin(ReadOnlyAdmin[Overview]):
     """One page instead of a list."""
 
     template: ClassVar[str] = "admin/jobqueue/overview.html"
+    #: How often the page reloads itself while nobody does anything there, in seconds.
+    refresh_every: ClassVar[int] = 10
 
     class Media:
         js: ClassVar = ("jobqueue/refresh.js",)
@@ -115,6 +117,7 @@ class OverviewAdmin(ReadOnlyAdmin[Overview]):
             "tasks": panels.tasks(request, self.admin_site, span=span),
             "workers": panels.workers(request, self.admin_site),
             "is_refreshing": asked.is_refreshing,
+            "refresh_every": self.refresh_every,
             "urls": {
                 "same": asked.url(),
                 "still": asked.url(is_refreshing=False),

@@ -74,7 +74,8 @@ class WorkerRow(NamedTuple):
 
 def alarms(strip: Strip) -> list[Figure]:
     """Return the two figures that wake people up."""
-    return [figure for figure in strip.figures if figure.is_alarm]
+    found = [figure for figure in strip.figures if figure.is_alarm]
+    return [figure._replace(is_bad=figure.is_alarming) for figure in found]
 
 
 def may_pause(request: HttpRequest) -> bool:
