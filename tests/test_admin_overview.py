@@ -242,6 +242,15 @@ class TestRefresh:
         assert "http-equiv" not in off
         assert 'href="?span=24h"' in off
 
+    def test_finds_each_part_by_an_id_that_nothing_else_has(self, admin_client: Client) -> None:
+        """The admin gives the rows of its list of apps ids like ``jobqueue-overview``."""
+        sample(ago=1, depth=1)
+        roll_up(succeeded=1, waits={"3": 1}, runs={"3": 1}, tries={"1": 1})
+        ids = re.findall(r'\sid="([^"]*)"', get(admin_client, OVERVIEW))
+        assert "jobqueue-overview-page" in ids
+        ours = [each for each in ids if each.startswith("jobqueue-")]
+        assert sorted(set(ours)) == sorted(ours)
+
     def test_needs_nothing_inline(self, admin_client: Client) -> None:
         html = get(admin_client, OVERVIEW)
         assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", html)

@@ -30,7 +30,7 @@
     }
 
     function openIds() {
-        return all('#jobqueue-overview details[open]').map(function (each) { return each.id; });
+        return all('#jobqueue-overview-page details[open]').map(function (each) { return each.id; });
     }
 
     function restore(state) {
@@ -69,7 +69,7 @@
     }
 
     document.addEventListener('DOMContentLoaded', function () {
-        var page = document.getElementById('jobqueue-overview');
+        var page = document.getElementById('jobqueue-overview-page');
         if (!page) { return; }
         restore(read());
         write({open: openIds()});
