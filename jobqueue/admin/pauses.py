@@ -41,7 +41,7 @@ class PauseForm(forms.Form):
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
         max_length=MAX_REASON,
-        widget=AdminTextInputWidget,
+        widget=AdminTextInputWidget(attrs={"size": 60}),
         help_text=gettext_lazy("Everybody who opens a page of the job queue reads it."),
     )
     minutes = forms.ChoiceField(
