@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import pytest
 from django.conf import settings
@@ -18,10 +19,19 @@ from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
 from django.urls import reverse
 
-from jobqueue.models import Attempt, DeadLetter, Job
+from jobqueue.admin.overview import OverviewAdmin
+from jobqueue.models import Attempt, DeadLetter, Job, Queue
 from jobqueue.states import Status
 from jobqueue.testing import run_jobs
-from tests.factories import AttemptFactory, DeadLetterFactory, JobFactory, WorkerFactory
+from tests.factories import (
+    AttemptFactory,
+    DeadLetterFactory,
+    JobFactory,
+    QueueFactory,
+    RollupFactory,
+    SampleFactory,
+    WorkerFactory,
+)
 from tests.processes import PATIENCE
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -194,6 +204,51 @@ class TestInTheBrowser(StaticLiveServerTestCase):
             self.open(reverse(f"{name}_change", args=[row.pk]))
             self.open(reverse(f"{name}_history", args=[row.pk]))
         self.open(reverse("admin:jobqueue_worker_changelist"))
+        QueueFactory(name="mail", paused=True)
+        SampleFactory(depth=3)
+        RollupFactory(succeeded=1, retried=1, waits={"3": 1}, runs={"3": 1}, tries={"1": 1})
+        self.open(reverse("admin:app_list", args=["jobqueue"]))
+        self.open(reverse("admin:jobqueue_overview_changelist"))
+        assert len(self.driver.find_elements("css selector", ".jobqueue-chart > svg")) == 6
+        self.open(reverse("admin:jobqueue_queue_changelist"))
+        for page in ("change", "pause", "history"):
+            self.open(reverse(f"admin:jobqueue_queue_{page}", args=["mail"]))
+        assert self.complaints() == []
+
+    def test_a_queue_is_paused_and_resumed_from_the_overview(self) -> None:
+        JobFactory(queue_name="mail")
+        self.open(reverse("admin:jobqueue_overview_changelist"))
+        self.press(".jobqueue-controls a")
+        self.field("reason").send_keys("the relay is down")
+        self.press("input[type=submit]")
+        assert self.path == reverse("admin:jobqueue_overview_changelist")
+        assert "by operator: the relay is down" in self.text
+        assert Queue.objects.paused().exists()
+        self.press(".jobqueue-controls button")
+        assert "Queue mail goes on." in self.text
+        assert not Queue.objects.paused().exists()
+        assert self.complaints() == []
+
+    def test_the_overview_refreshes_itself_unless_somebody_is_at_it(self) -> None:
+        """What is unfolded stays so, and no selection is lost."""
+        SampleFactory(depth=3)
+        with patch.object(OverviewAdmin, "refresh_every", 1):
+            self.open(reverse("admin:jobqueue_overview_changelist"))
+            self.driver.find_element("css selector", "#jobqueue-depth-numbers summary").click()
+            self.driver.execute_script("window.isOld = true")
+            wait = ui.WebDriverWait(self.driver, PATIENCE, ignored_exceptions=[WebDriverException])
+            wait.until(lambda driver: driver.execute_script(IS_NEW))
+            is_open = "return document.getElementById('jobqueue-depth-numbers').open"
+            wait.until(lambda driver: driver.execute_script(is_open))
+            self.driver.execute_script(
+                "window.isOld = true; window.ticks = 0;"
+                "getSelection().selectAllChildren(document.querySelector('h1'));"
+                "setInterval(function () { window.ticks += 1; }, 500)"
+            )
+            wait.until(lambda driver: driver.execute_script("return window.ticks > 5"))
+            assert self.driver.execute_script("return window.isOld")
+            self.driver.execute_script("getSelection().removeAllRanges()")
+            wait.until(lambda driver: driver.execute_script(IS_NEW))
         assert self.complaints() == []
 
     def test_a_page_that_breaks_it_would_be_noticed(self) -> None:

@@ -49,6 +49,7 @@ ORDER = (
     "jobqueue.checks",
     "jobqueue.backends",
     "jobqueue.admin",
+    "jobqueue.templatetags",
     "jobqueue.testing",
     "jobqueue.management",
     "jobqueue.apps",

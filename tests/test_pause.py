@@ -21,7 +21,7 @@ from jobqueue.testing import run_jobs
 from jobqueue.worker.hand import Hand
 from tests import tasks, verbs
 from tests.factories import JobFactory, QueueFactory
-from tests.in_process import run_until_empty, running_worker
+from tests.in_process import new_worker, run_until_empty, running_worker
 from tests.processes import Gate, Marks, OtherConnection, WorkerProcess, wait_until
 
 ALICE = Actor("7", "alice")
@@ -298,6 +298,21 @@ class TestHand:
         assert [each.claim.queue_name for each in hand.take_back({"a", "x"})] == ["a", "a"]
         left = [hand.take(timeout=0) for _ in range(len(hand))]
         assert [each and each.claim.queue_name for each in left] == ["b", "c", "b"]
+
+
+@pytest.mark.django_db
+class TestLook:
+    def test_hands_back_what_waits_of_paused_queues_at_once(self) -> None:
+        """And leaves the rest in hand: it is not stale yet."""
+        claimer = new_worker(concurrency=2).claimer
+        kept, given_back = JobFactory(queue_name="mail"), JobFactory()
+        claimer.look()
+        assert claimer.claim() == 2
+        lifecycle.pause("default")
+        claimer.look()
+        assert [lease.claim.id for lease in claimer.hand.leases()] == [kept.pk]
+        assert verbs.where(given_back.pk) == Status.PENDING
+        assert claimer.ready == []
 
 
 @pytest.mark.django_db(transaction=True)

@@ -5,6 +5,8 @@ from jobqueue.admin.dead_letters import DeadLetterAdmin
 from jobqueue.admin.jobs import JobAdmin
 from jobqueue.admin.leases import LeaseAdmin
 from jobqueue.admin.operation_log import OperationLogAdmin
+from jobqueue.admin.overview import OverviewAdmin
+from jobqueue.admin.queues import QueueAdmin
 from jobqueue.admin.workers import WorkerAdmin
 
 __all__ = [
@@ -13,5 +15,7 @@ __all__ = [
     "JobAdmin",
     "LeaseAdmin",
     "OperationLogAdmin",
+    "OverviewAdmin",
+    "QueueAdmin",
     "WorkerAdmin",
 ]

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from django.contrib.admin import AdminSite
 from django.db.models import Model
 from django.http import HttpRequest
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from jobqueue import stats
-from jobqueue.admin import display
+from jobqueue.admin import display, pauses
 from jobqueue.models import DeadLetter, Job, Worker
 from jobqueue.states import Status
 
@@ -23,19 +24,25 @@ class Figure(NamedTuple):
     value: str
     url: str = ""
     is_bad: bool = False
+    #: Whether it is one of the two that wake people up.
+    is_alarm: bool = False
+    #: Whether that should happen now.
+    is_alarming: bool = False
 
 
 class Strip(NamedTuple):
-    """All figures, and what is wrong if something is."""
+    """All figures, what is wrong if something is, and which queues are paused."""
 
     figures: list[Figure]
     warning: str
+    pauses: list[SafeString]
 
 
 def strip(request: HttpRequest, site: AdminSite) -> Strip:
     """Read the figures, each counted no further than the page shows."""
     found = stats.figures(limit=display.MOST_COUNTED + 1)
-    return Strip(list(_figures(found, request, site)), _warning(found))
+    paused = pauses.lines(request, site)
+    return Strip(list(_figures(found, request, site)), _warning(found), paused)
 
 
 def _figures(found: stats.Figures, request: HttpRequest, site: AdminSite) -> Iterator[Figure]:
@@ -44,7 +51,12 @@ def _figures(found: stats.Figures, request: HttpRequest, site: AdminSite) -> Ite
         return display.list_url(site, model, **parameters) if may_view else ""
 
     yield Figure(_("Pending"), display.capped(found.depth), url(Job, status=Status.PENDING))
-    yield Figure(_("Oldest waits"), display.span(found.oldest_age))
+    yield Figure(
+        _("Oldest waits"),
+        display.span(found.oldest_age),
+        is_alarm=True,
+        is_alarming=found.is_stuck,
+    )
     yield Figure(_("In flight"), display.capped(found.in_flight), url(Job, lease="running"))
     yield Figure(
         _("Expired leases"),
@@ -52,7 +64,14 @@ def _figures(found: stats.Figures, request: HttpRequest, site: AdminSite) -> Ite
         url(Job, lease="expired"),
         is_bad=found.expired > 0,
     )
-    yield Figure(_("Dead letters"), display.capped(found.dead_letters), url(DeadLetter))
+    letters = display.capped(found.dead_letters)
+    yield Figure(
+        _("Dead letters"),
+        letters,
+        url(DeadLetter),
+        is_alarm=True,
+        is_alarming=found.dead_letters > 0,
+    )
     yield Figure(_("Live workers"), str(found.live_workers), url(Worker))
 
 

@@ -1,0 +1,181 @@
+"""The parts of the overview, each as rows of text, with links to what the user may open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from django.contrib.admin import AdminSite
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+
+from jobqueue import stats
+from jobqueue.admin import display, pictures
+from jobqueue.admin.figures import Figure, Strip
+from jobqueue.admin.queues import controls
+from jobqueue.models import Attempt, DeadLetter, Job, Queue, Worker
+from jobqueue.states import Status, WorkerState
+
+#: The least share that is shown in percent.
+LEAST = 0.01
+
+
+class Links:
+    """Addresses of pages, where the user may open them; empty where not."""
+
+    def __init__(self, request: HttpRequest, site: AdminSite) -> None:
+        self.request = request
+        self.site = site
+
+    def to_list(self, model: type[Model], **parameters: Any) -> str:
+        """Return the address of a filtered list."""
+        return display.list_url(self.site, model, **parameters) if self.may(model) else ""
+
+    def to_row(self, model: type[Model], pk: Any) -> str:
+        """Return the address of a row's page."""
+        return display.change_url(self.site, model, pk) if self.may(model) else ""
+
+    def may(self, model: type[Model]) -> bool:
+        """Tell whether the user may open pages of the model."""
+        return display.may_view(self.request, self.site, model)
+
+
+class QueueRow(NamedTuple):
+    """One queue; ``controls`` is what the user may do to it."""
+
+    name: str
+    url: str
+    paused: Queue | None
+    figures: list[Figure]
+    controls: list[tuple[str, str, bool]]
+
+
+class TaskRow(NamedTuple):
+    """One task, and how near its runs come to their lease."""
+
+    task: str
+    url: str
+    cells: list[str]
+    share: Any
+
+
+class WorkerRow(NamedTuple):
+    """One worker."""
+
+    worker: Worker
+    url: str
+    state: Any
+    heartbeat: Any
+    held: int
+    load: int
+
+
+def alarms(strip: Strip) -> list[Figure]:
+    """Return the two figures that wake people up."""
+    found = [figure for figure in strip.figures if figure.is_alarm]
+    return [figure._replace(is_bad=figure.is_alarming) for figure in found]
+
+
+def may_pause(request: HttpRequest) -> bool:
+    """Tell whether the user may pause and resume queues."""
+    user: Any = request.user
+    return bool(user.has_perm(f"{Queue._meta.app_label}.pause_queue"))
+
+
+def queues(request: HttpRequest, site: AdminSite) -> list[QueueRow]:
+    """Return the queues, by name."""
+    links, may = Links(request, site), may_pause(request)
+    found = stats.by_queue(limit=display.MOST_COUNTED + 1)
+    names = [each.name for each in found]
+    known = set(Queue.objects.filter(pk__in=names).values_list("pk", flat=True))
+    return [
+        QueueRow(
+            each.name,
+            links.to_row(Queue, each.name) if each.name in known else "",
+            each.paused,
+            list(_figures(each, links)),
+            controls(site, each.name, is_paused=bool(each.paused), back="overview") if may else [],
+        )
+        for each in found
+    ]
+
+
+def _figures(queue: stats.QueueFigures, links: Links) -> Iterator[Figure]:
+    """Yield what stands beside a queue's name."""
+    name, counted = queue.name, display.capped
+    ended = queue.succeeded + queue.retried + queue.died
+    failed = queue.retried + queue.died
+    waiting = links.to_list(Job, queue=name, status=Status.PENDING)
+    yield Figure("", counted(queue.depth), waiting if queue.depth else "")
+    yield Figure("", display.span(queue.oldest_age))
+    running = links.to_list(Job, queue=name, lease="running")
+    yield Figure("", counted(queue.in_flight), running if queue.in_flight else "")
+    expired = links.to_list(Job, queue=name, lease="expired") if queue.expired else ""
+    yield Figure("", counted(queue.expired), expired, is_bad=queue.expired > 0)
+    dead = links.to_list(DeadLetter, queue=name) if queue.dead_letters else ""
+    yield Figure("", counted(queue.dead_letters), dead)
+    for count in (queue.claimed, ended, queue.succeeded):
+        yield Figure("", pictures.short(count / queue.minutes))
+    yield Figure("", percent(failed / ended) if ended else display.NOTHING)
+
+
+def tasks(request: HttpRequest, site: AdminSite, *, span: timedelta) -> list[TaskRow]:
+    """Return what was run, those nearest to their lease first."""
+    links = Links(request, site)
+    found = stats.by_task(span=span)
+    found.sort(key=lambda each: (-(each.share or 0), each.task))
+    return [
+        TaskRow(each.task, links.to_list(Attempt, task=each.task), _cells(each), _share(each))
+        for each in found
+    ]
+
+
+def _cells(task: stats.TaskFigures) -> list[str]:
+    spans = [_span(seconds) for seconds in (task.p50, task.p95, task.p99)]
+    counts = (task.runs, task.retried, task.died)
+    return [*map(pictures.short, counts), *spans, display.span(task.lease)]
+
+
+def _span(seconds: float | None) -> str:
+    return display.NOTHING if seconds is None else pictures.span(seconds)
+
+
+def _share(task: stats.TaskFigures) -> Any:
+    if task.share is None:
+        return display.NOTHING
+    text = percent(task.share)
+    if not task.is_near_lease:
+        return text
+    if task.share > 1:
+        return display.warning(_("%(share)s: longer than its lease") % {"share": text})
+    return display.warning(_("%(share)s: near its lease") % {"share": text})
+
+
+def workers(request: HttpRequest, site: AdminSite) -> list[WorkerRow]:
+    """Return the workers, those that went silent included."""
+    links = Links(request, site)
+    return [
+        WorkerRow(
+            each.worker,
+            links.to_row(Worker, each.worker.pk),
+            display.badge(each.worker.state, WorkerState),
+            _heartbeat(each),
+            each.held,
+            round(100 * each.load),
+        )
+        for each in stats.workers()
+    ]
+
+
+def _heartbeat(worker: stats.WorkerFigures) -> Any:
+    text = _("%(span)s ago") % {"span": display.span(worker.heartbeat_age)}
+    if worker.is_stale:
+        return display.warning(_("silent: %(heard)s") % {"heard": text})
+    return display.mark("running", "♥", text)
+
+
+def percent(share: float) -> str:
+    """Return a share in percent; what is not nothing is not called 0 %."""
+    return "<1 %" if 0 < share < LEAST else f"{share:.0%}".replace("%", " %")

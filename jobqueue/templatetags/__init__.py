@@ -1,0 +1,1 @@
+"""Tags for pages that are not ours to render."""
