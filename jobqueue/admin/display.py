@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.admin import AdminSite
+from django.contrib.admin.utils import quote
 from django.db.models import Choices, Model
 from django.http import HttpRequest
 from django.urls import reverse
@@ -146,7 +147,7 @@ def may_view(request: HttpRequest, site: AdminSite, model: type[Model]) -> bool:
 
 def change_url(site: AdminSite, model: type[Model], pk: Any) -> str:
     """Return the address of a row's page."""
-    return _url(site, model, "change", pk)
+    return _url(site, model, "change", quote(pk))
 
 
 def list_url(site: AdminSite, model: type[Model], **parameters: Any) -> str:

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.utils import quote
 from django.db.models import F, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -121,7 +120,7 @@ class OperationLogAdmin(ExportedAdmin[OperationLog]):
         text = f"{line.target_type} {line.target_id}"
         if not getattr(line, f"sees_{line.target_type}", False):
             return text
-        return self.link_to(_TARGETS[line.target_type], quote(line.target_id), text)
+        return self.link_to(_TARGETS[line.target_type], line.target_id, text)
 
     @admin.display(description=_("changed"))
     def changed(self, line: OperationLog) -> Any:
