@@ -21,6 +21,7 @@ from jobqueue.claims import Claim, Turn
 from jobqueue.failpoints import VARIABLE
 from jobqueue.measures import BOUNDS, EVER, MINUTE, QUARTER, Counts, bucket, percentile
 from jobqueue.models import Job, Queue, Rollup, Sample, Worker
+from jobqueue.querysets import ago
 from jobqueue.states import Outcome, Status
 from jobqueue.worker import tally as tallying
 from jobqueue.worker.janitor import Chore, Janitor
@@ -312,7 +313,7 @@ class TestWaiting:
     @database
     @pytest.mark.parametrize("state", ["pending", "scheduled"])
     def test_is_counted_from_when_the_job_was_due(self, state: str) -> None:
-        JobFactory(**{state: True}, age=2 * HOUR, due_in=-2 * HOUR)
+        JobFactory(**{state: True}, age=2 * HOUR, due_in=-2 * HOUR, enqueued_at=ago(5 * HOUR))
         lifecycle.promote()
         waited = verbs.claim_one().waited
         assert 7200 <= waited < 7260
