@@ -35,7 +35,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture(autouse=True)
 def minute_with_time_left(db: None) -> None:
     """Let no minute end in the middle of a test."""
-    wait_until(lambda: stats.now("default").second < 57, doing="the next minute")
+    wait_until(lambda: stats.now("default").second < 54, doing="the next minute")
 
 
 def took(*seconds: float) -> dict[str, int]:

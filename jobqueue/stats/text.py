@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from jobqueue.measures import MOST_TRIES
 from jobqueue.stats.queues import QueueFigures
-from jobqueue.stats.report import LIMIT, SPAN, Report
+from jobqueue.stats.report import LIMIT, Report
 
 #: The units of spans from a minute on, in seconds.
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -18,8 +18,8 @@ def lines(found: Report) -> Iterator[str]:
     """Yield a report line by line, what wakes people first."""
     yield from _whole(found)
     yield from _part("queues", _queues(found))
-    yield from _part(f"tasks, in the last {_span(SPAN)}", _tasks(found))
-    yield from _part(f"attempts to success, in the last {_span(SPAN)}", _tries(found))
+    yield from _part("tasks, in the last hour", _tasks(found))
+    yield from _part("attempts to success, in the last hour", _tries(found))
     yield from _part("workers", _workers(found))
 
 
