@@ -635,8 +635,7 @@ class TestForm:
 
 
 class TestAudit:
-    @each_case
-    @each_path
+    @each_way
     def test_has_a_line_with_who_why_and_which_request(self, case: Case, path: str) -> None:
         row = case.make()
         client = staff(*VIEW, case.permission)
@@ -648,11 +647,11 @@ class TestAudit:
         assert line.reason == case.values.get("reason", "")
         assert re.fullmatch(r"op-[0-9a-f]{16}", line.correlation_id)
 
-    @each_case
-    def test_and_what_was_done_commit_together(self, case: Case) -> None:
+    @each_way
+    def test_and_what_was_done_commit_together(self, case: Case, path: str) -> None:
         row = case.make()
         with verbs.refusing("INSERT", "jobqueue_operationlog"):
-            [text] = do(staff(*VIEW, case.permission), case, "list", row.pk)
+            [text] = do(staff(*VIEW, case.permission), case, path, row.pk)
         assert "refused" in text
         assert not case.is_done(row.pk)
         assert not LogEntry.objects.exists()
