@@ -202,12 +202,12 @@ class TestSparkline:
 class TestDryRun:
     def test_says_how_many_would_go_by_task_and_error(self, admin_client: Client) -> None:
         DeadLetterFactory.create_batch(2, task="tests.tasks.noop")
-        DeadLetterFactory(task="gone.tasks.vanished", error_class="UnknownTask")
+        DeadLetterFactory(task="gone.tasks.vanished", error_class="UnknownTask", message="?")
         text = text_of(get(admin_client, bulk_url("replay")))
         assert "3 dead letters would go" in text
         assert "all open dead letters" in text
-        assert "tests.tasks.noop RuntimeError 2" in text
-        assert "gone.tasks.vanished ⚠ not registered UnknownTask 1" in text
+        assert "tests.tasks.noop RuntimeError failed 2" in text
+        assert "gone.tasks.vanished ⚠ not registered UnknownTask ? 1" in text
 
     def test_says_which_in_words(self, admin_client: Client) -> None:
         DeadLetterFactory()

@@ -13,7 +13,6 @@ from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -24,10 +23,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobqueue import lifecycle, options
-from jobqueue.admin import display, dry_run, filters, operations
+from jobqueue.admin import display, dry_run, filters, operations, samples
 from jobqueue.admin.base import M, ReadOnlyAdmin
+from jobqueue.admin.samples import Newest
 from jobqueue.exceptions import InvalidJob
-from jobqueue.models import MAX_REASON, BulkOperation, DeadLetter
+from jobqueue.models import MAX_REASON, BulkOperation
 from jobqueue.options import MAX_NAME
 from jobqueue.states import BulkKind
 
@@ -114,7 +114,7 @@ class Asked(NamedTuple):
     """What a bulk operation would be for."""
 
     kind: str
-    letters: QuerySet[DeadLetter]
+    found: Newest
     until: datetime | None
     filters: dict[str, Any]
     ids: list[int] | None
@@ -167,7 +167,7 @@ class BulkAdmin(ReadOnlyAdmin[M]):
             return HttpResponseRedirect(
                 display.list_url(self.admin_site, self.model, **request.GET.dict())
             )
-        count = dry_run.count(asked.letters)
+        count = asked.found.size
         data = request.POST if request.method == "POST" else None
         initial = {"rate": DEFAULT_RATE, "until": asked.until and asked.until.isoformat()}
         form = BulkForm(data, kind=kind, count=count, initial=initial)
@@ -199,7 +199,7 @@ class BulkAdmin(ReadOnlyAdmin[M]):
     def _show_bulk(
         self, request: HttpRequest, asked: Asked, form: BulkForm, changes: Any
     ) -> HttpResponse:
-        found = dry_run.look_into(asked.letters, checks_payloads=asked.kind == BulkKind.REPLAY)
+        found = dry_run.look_into(asked.found, checks_payloads=asked.kind == BulkKind.REPLAY)
         context = {
             **self.admin_site.each_context(request),
             "title": TITLES[asked.kind],
@@ -208,7 +208,8 @@ class BulkAdmin(ReadOnlyAdmin[M]):
             "kind": asked.kind,
             "form": form,
             "found": found,
-            "count": display.capped(found.size),
+            "size": asked.found.size,
+            "count": display.capped(asked.found.size),
             "words": list(in_words(changes)),
             "back": display.list_url(self.admin_site, self.model, **request.GET.dict()),
         }
@@ -219,17 +220,19 @@ class BulkAdmin(ReadOnlyAdmin[M]):
 def _asked(kind: str, request: HttpRequest, changes: Any) -> Asked:
     """Read which letters are meant: the open ones that the list would show."""
     letters = changes.queryset.using(lifecycle.alias()).open()
-    until = _read_instant(request.POST.get("until", "")) or operations.now(letters)
+    until = _read_instant(request.POST.get("until", ""))
     if until:
         letters = letters.filter(died_at__lte=until)
+    found = samples.newest(letters, display.MOST_COUNTED)
+    until = until or found.now
     remembered = _remembered(changes, until)
     if remembered is not None:
-        return Asked(kind, letters, until, remembered, None)
+        return Asked(kind, found, until, remembered, None)
     most = lifecycle.bulk.MOST_IDS
-    ids = list(letters.order_by("pk").values_list("pk", flat=True)[: most + 1])
-    if len(ids) > most:
+    if found.size > most:
         raise TooMany
-    return Asked(kind, letters, until, {}, ids)
+    ids = list(letters.order_by("pk").values_list("pk", flat=True)[:most])
+    return Asked(kind, found, until, {}, ids)
 
 
 def _remembered(changes: Any, until: datetime | None) -> dict[str, Any] | None:

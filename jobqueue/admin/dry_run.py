@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from django.db.models import Count, QuerySet, TextField
+from django.db.models import Count, Max, QuerySet, TextField
 from django.db.models.functions import Cast, Left
 from django.utils.safestring import SafeString
 
-from jobqueue.admin import display
+from jobqueue.admin import display, samples
+from jobqueue.admin.samples import Newest
 from jobqueue.lifecycle.editing import why_unfit
 from jobqueue.models import DeadLetter
 
@@ -23,10 +24,10 @@ MOST_CHARACTERS = 100_000
 
 
 class Part(NamedTuple):
-    """Letters of one task that died of one kind of error."""
+    """Letters of one task that died of one error."""
 
     task: SafeString
-    error_class: str
+    error: SafeString | str
     size: int
 
 
@@ -39,36 +40,35 @@ class Sample(NamedTuple):
 
 
 class DryRun(NamedTuple):
-    """What would be done; nothing is counted beyond what the admin counts."""
+    """What would be done; no letters are looked into beyond those that the admin counts."""
 
-    size: int
     parts: list[Part]
     has_more_parts: bool
     sample: Sample | None
 
 
-def count(letters: QuerySet[DeadLetter]) -> int:
-    """Return how many there are, or one more than is counted."""
-    return letters.order_by().values("pk")[: display.MOST_COUNTED + 1].count()
-
-
-def look_into(letters: QuerySet[DeadLetter], *, checks_payloads: bool) -> DryRun:
+def look_into(found: Newest, *, checks_payloads: bool) -> DryRun:
     """Find out what there is, without locking or changing anything."""
-    parts = _parts(letters)
+    parts = _parts(found.letters)
     return DryRun(
-        size=count(letters),
         parts=parts[:MOST_PARTS],
         has_more_parts=len(parts) > MOST_PARTS,
-        sample=_sample(letters) if checks_payloads else None,
+        sample=_sample(found.letters) if checks_payloads else None,
     )
 
 
 def _parts(letters: QuerySet[DeadLetter]) -> list[Part]:
-    newest = letters.order_by("-died_at", "-pk").values("pk")[: display.MOST_COUNTED]
-    counted = DeadLetter.objects.using(letters.db).filter(pk__in=newest)
-    groups = counted.values_list("task", "error_class").annotate(count=Count("pk"))
-    rows = groups.order_by("-count", "task", "error_class")[: MOST_PARTS + 1]
-    return [Part(display.task_name(task), error, number) for task, error, number in rows]
+    counted = letters.values("task", "fingerprint").annotate(count=Count("pk"), sample=Max("pk"))
+    rows = list(counted.order_by("-count", "task", "fingerprint")[: MOST_PARTS + 1])
+    errors = samples.errors(row["sample"] for row in rows)
+    return [
+        Part(
+            display.task_name(row["task"]),
+            errors.get(row["sample"], display.NOTHING),
+            row["count"],
+        )
+        for row in rows
+    ]
 
 
 def _sample(letters: QuerySet[DeadLetter]) -> Sample:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Max, Min, QuerySet
-from django.db.models.functions import Left, Now, TruncHour
+from django.db.models.functions import TruncHour
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from jobqueue import lifecycle
-from jobqueue.admin import display, filters
+from jobqueue.admin import display, filters, samples
 from jobqueue.admin.base import M, ReadOnlyAdmin
 from jobqueue.admin.sparkline import sparkline
 from jobqueue.models import DeadLetter
@@ -98,36 +98,30 @@ class GroupedAdmin(ReadOnlyAdmin[M]):
 
     def _find_groups(self, request: HttpRequest) -> Groups:
         letters = DeadLetter.objects.using(lifecycle.alias()).open()
-        newest, is_capped, now = _newest(letters)
-        counted = newest.values("fingerprint").annotate(
-            count=Count("pk"),
-            first=Min("died_at"),
-            last=Max("died_at"),
-            sample=Max("pk"),
+        found = samples.newest(letters, MOST_LETTERS)
+        counted = found.letters.values("fingerprint").annotate(
+            count=Count("pk"), first=Min("died_at"), last=Max("died_at"), sample=Max("pk")
         )
         rows = list(counted.order_by("-count", "-last", "fingerprint")[: MOST_GROUPS + 1])
-        groups = list(self._read_groups(request, newest, rows[:MOST_GROUPS], now))
-        return Groups(groups, is_capped, len(rows) > MOST_GROUPS)
+        groups = list(self._read_groups(request, found, rows[:MOST_GROUPS]))
+        return Groups(groups, found.is_capped, len(rows) > MOST_GROUPS)
 
     def _read_groups(
-        self,
-        request: HttpRequest,
-        newest: QuerySet[DeadLetter],
-        rows: list[Any],
-        now: Any,
+        self, request: HttpRequest, found: samples.Newest, rows: list[Any]
     ) -> Iterator[Group]:
         """Yield the groups, with what a few more statements tell of all of them together."""
-        fingerprints = [row["fingerprint"] for row in rows]
-        these = newest.filter(fingerprint__in=fingerprints)
+        now, these = found.now, found.letters
+        if len(rows) == MOST_GROUPS:  # otherwise these are all of them
+            these = these.filter(fingerprint__in=[row["fingerprint"] for row in rows])
         tasks, hours = _tasks(these), _hours(these, now)
-        samples = _samples(row["sample"] for row in rows)
+        errors = samples.errors(row["sample"] for row in rows)
         for row in rows:
             fingerprint, named = row["fingerprint"], tasks[row["fingerprint"]]
             given = fingerprint or filters.NONE
             yield Group(
                 fingerprint=fingerprint,
                 size=row["count"],
-                error=samples.get(row["sample"], display.NOTHING),
+                error=errors.get(row["sample"], display.NOTHING),
                 tasks=[display.task_name(name) for name in named[:MOST_TASKS]],
                 more_tasks=max(len(named) - MOST_TASKS, 0),
                 first=display.when(row["first"], now - row["first"]),
@@ -136,15 +130,6 @@ class GroupedAdmin(ReadOnlyAdmin[M]):
                 url=display.list_url(self.admin_site, DeadLetter, fingerprint=given),
                 **self.group_urls(request, given),
             )
-
-
-def _newest(letters: QuerySet[DeadLetter]) -> tuple[QuerySet[DeadLetter], bool, Any]:
-    """Return the newest letters as a range of an index, whether there are others, and the time."""
-    some = letters.order_by("-died_at", "-pk").values("pk", "died_at")[: MOST_LETTERS + 1]
-    found = some.aggregate(count=Count("pk"), since=Min("died_at"), now=Max(Now()))
-    if found["count"] <= MOST_LETTERS:
-        return letters, False, found["now"]
-    return letters.filter(died_at__gte=found["since"]), True, found["now"]
 
 
 def _tasks(letters: QuerySet[DeadLetter]) -> dict[str, list[str]]:
@@ -176,13 +161,6 @@ def _in_utc(now: datetime) -> dict[str, Any]:
 
 def _hour(instant: datetime) -> datetime:
     return instant.replace(minute=0, second=0, microsecond=0)
-
-
-def _samples(pks: Iterable[int]) -> dict[int, SafeString | str]:
-    summary = Left("message", display.MOST_OF_A_LINE)
-    letters = DeadLetter.objects.using(lifecycle.alias()).filter(pk__in=list(pks))
-    rows = letters.values_list("pk", "error_class", summary)
-    return {pk: display.error(error_class, message) for pk, error_class, message in rows}
 
 
 def _picture(hours: list[int]) -> SafeString:
