@@ -128,7 +128,7 @@ class TestGroups:
         found = admin_client.get(groups_url()).context_data["found"].groups
         assert [listed(admin_client, each.url) for each in found] == [ones, others]
         text = get(admin_client, found[1].replay_url)
-        assert "1 dead letters would go" in text_of(text)
+        assert "1 dead letter would go" in text_of(text)
 
     def test_show_how_often_of_late(self, admin_client: Client) -> None:
         DeadLetterFactory.create_batch(2, fingerprint="a")

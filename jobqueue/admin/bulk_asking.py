@@ -209,7 +209,7 @@ class BulkAdmin(ReadOnlyAdmin[M]):
             "form": form,
             "found": found,
             "size": asked.found.size,
-            "count": display.capped(asked.found.size),
+            "would_go": _would_go(asked.found.size),
             "words": list(in_words(changes)),
             "back": display.list_url(self.admin_site, self.model, **request.GET.dict()),
         }
@@ -269,6 +269,12 @@ def _read_instant(text: str) -> datetime | None:
     except ValueError:
         return None
     return instant if instant and is_aware(instant) is settings.USE_TZ else None
+
+
+def _would_go(count: int) -> str:
+    return ngettext(
+        "%(count)s dead letter would go.", "%(count)s dead letters would go.", count
+    ) % {"count": display.capped(count)}
 
 
 def _too_many() -> str:
