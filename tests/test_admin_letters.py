@@ -594,7 +594,7 @@ class TestStory:
 
     def test_of_a_payload_that_nobody_can_read_is_told_too(self, admin_client: Client) -> None:
         letter = DeadLetterFactory(task="tests.tasks.noop")
-        spoil(DeadLetter, letter.pk, "[" * 3000 + "]" * 3000)
+        spoil(DeadLetter, letter.pk, "[" * 500 + "]" * 500)
         lifecycle.replay_edited(letter.pk, args=[], kwargs={})
         assert "nested too deeply" in get(admin_client, page_url(Job, letter.pk))
 
@@ -708,7 +708,7 @@ class TestEdit:
     def test_of_a_payload_that_cannot_be_read_opens_and_can_be_replaced(
         self, letter: DeadLetter
     ) -> None:
-        spoil(DeadLetter, letter.pk, "[" * 3000 + "]" * 3000)
+        spoil(DeadLetter, letter.pk, "[" * 500 + "]" * 500)
         client = staff(*EDIT)
         given = shown(client, letter)
         assert "not shown" in given["kwargs"]
