@@ -34,6 +34,8 @@ class Settings:
     KEEP_ATTEMPTS: timedelta = timedelta(days=30)
     #: How long dead letters are kept; None keeps them until someone deals with them.
     KEEP_DEAD_LETTERS: timedelta | None = None
+    #: Whether those who may can delete discarded dead letters for ever.
+    DELETE_DEAD_LETTERS: bool = False
     #: The largest encoded payload (args and kwargs together) and the largest result, in bytes.
     MAX_PAYLOAD_BYTES: int = 64 * 1024
     #: How many jobs one worker process runs side by side.

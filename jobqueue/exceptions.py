@@ -40,6 +40,14 @@ class InvalidPause(JobQueueError, ValueError):
     """A queue cannot be paused as asked: the message names the argument; nothing was written."""
 
 
+class InvalidOperation(JobQueueError, ValueError):
+    """A bulk operation cannot be carried out as asked; nothing was written."""
+
+
+class DeletionIsOff(JobQueueError):
+    """Dead letters are deleted for ever only where DELETE_DEAD_LETTERS is on."""
+
+
 class LeaseLost(JobQueueError):
     """The lease on the job ended, and its outcome is no longer this worker's to record."""
 

@@ -34,8 +34,9 @@ VARIABLE = "JOBQUEUE_FAILPOINTS"
 VERBS = (
     *("enqueue", "enqueue_many", "claim", "extend", "settle", "release", "interrupt"),
     *("promote", "rescue", "prune", "cancel", "run_now", "move", "prioritise"),
-    *("extend_leases", "release_leases", "release_worker", "replay", "discard", "beat", "leave"),
-    *("pause", "resume", "count", "sample"),
+    *("extend_leases", "release_leases", "release_worker", "beat", "leave", "count", "sample"),
+    *("replay", "replay_edited", "discard", "restore", "delete_letters", "advance"),
+    *("pause", "resume"),
 )
 MOMENTS = ("before", "inside", "committed")
 ACTIONS = ("kill", "stop", "delay", "error", "drop")

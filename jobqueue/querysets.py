@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Job,
         OperationLog,
         Queue,
+        Replay,
         Worker,
     )
 
@@ -95,13 +96,29 @@ class AttemptQuerySet(QuerySet["Attempt"]):
 
     def orphaned_before(self, span: timedelta) -> AttemptQuerySet:
         """Attempts more than ``span`` old whose job is neither live nor a dead letter any more."""
-        job = self.model._meta.get_field("job").related_model
-        letter = apps.get_model("jobqueue", "DeadLetter")
-        return self.filter(
-            ~Exists(job._base_manager.filter(pk=OuterRef("job_id"))),
-            ~Exists(letter._base_manager.filter(pk=OuterRef("job_id"))),
-            finished_at__lt=ago(span),
-        )
+        return self.filter(_has_no_job(self.model), finished_at__lt=ago(span))
+
+
+def _has_no_job(model: type[Model]) -> Q:
+    """Rows about a job that is neither live nor a dead letter any more."""
+    job: Any = model._meta.get_field("job").related_model
+    letter = apps.get_model("jobqueue", "DeadLetter")
+    return Q(
+        ~Exists(job._base_manager.filter(pk=OuterRef("job_id"))),
+        ~Exists(letter._base_manager.filter(pk=OuterRef("job_id"))),
+    )
+
+
+class ReplayQuerySet(QuerySet["Replay"]):
+    """Sets of replays."""
+
+    def of(self, job_id: int) -> ReplayQuerySet:
+        """The replays of one job, the newest first."""
+        return self.filter(job_id=job_id).order_by("-pk")
+
+    def orphaned_before(self, span: timedelta) -> ReplayQuerySet:
+        """Replays more than ``span`` ago whose job is neither live nor a dead letter any more."""
+        return self.filter(_has_no_job(self.model), replayed_at__lt=ago(span))
 
 
 class DeadLetterQuerySet(QuerySet["DeadLetter"]):

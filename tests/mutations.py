@@ -28,9 +28,9 @@ CLAIMING = "jobqueue/stores/claiming.py"
 GENERIC = "jobqueue/stores/generic.py"
 SQLITE = "jobqueue/stores/sqlite.py"
 QUERYSETS = "jobqueue/querysets.py"
-OPERATIONS = "jobqueue/lifecycle/operations.py"
 JOBS = "jobqueue/lifecycle/jobs.py"
 LEASES = "jobqueue/lifecycle/leases.py"
+LETTERS = "jobqueue/lifecycle/letters.py"
 MAINTENANCE = "jobqueue/lifecycle/maintenance.py"
 SETTLING = "jobqueue/lifecycle/settling.py"
 ENQUEUEING = "jobqueue/lifecycle/enqueueing.py"
@@ -251,7 +251,7 @@ _LOCKS = (
     mutant(
         "replay-unlocked",
         "replay takes letters without locking them",
-        OPERATIONS,
+        LETTERS,
         "ids = list(store(using).lock(letters).values_list",
         "ids = list(letters.values_list",
         f"{AT_ONCE}::TestReplay",
@@ -259,8 +259,8 @@ _LOCKS = (
     mutant(
         "replay-keeps-letter",
         "replay leaves the letter where it is",
-        OPERATIONS,
-        "            DeadLetter.objects.using(using).filter(pk__in=ids).delete()\n",
+        LETTERS,
+        "        DeadLetter.objects.using(using).filter(pk__in=ids).delete()\n",
         "",
         "tests/test_replay.py",
     ),

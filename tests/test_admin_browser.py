@@ -19,8 +19,9 @@ from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
 from django.urls import reverse
 
+from jobqueue import lifecycle
 from jobqueue.admin.overview import OverviewAdmin
-from jobqueue.models import Attempt, DeadLetter, Job, Queue
+from jobqueue.models import Attempt, BulkOperation, DeadLetter, Job, Queue
 from jobqueue.states import Status
 from jobqueue.testing import run_jobs
 from tests.factories import (
@@ -176,7 +177,7 @@ class TestInTheBrowser(StaticLiveServerTestCase):
         self.press(f"form[action$='/{letter.pk}/discard/'] button")
         self.press("input[type=submit]")
         assert "1 dead letter was discarded" in self.text
-        assert not DeadLetter.objects.exists()
+        assert not DeadLetter.objects.open().exists()
         assert LogEntry.objects.count() == 2
         assert self.complaints() == []
 
@@ -187,9 +188,49 @@ class TestInTheBrowser(StaticLiveServerTestCase):
         self.driver.find_element("id", "action-toggle").click()
         self.driver.find_element("css selector", ".question a").click()
         self.choose("discard")
-        assert "105 dead letters" in self.text
+        assert "105 dead letters would go" in self.text
+        self.field("reason").send_keys("sent by hand")
         self.press("input[type=submit]")
-        assert "105 dead letters were discarded" in self.text
+        assert "105 dead letters will be discarded" in self.text
+        assert "0 of 105 done" in self.text
+        self.press("form[action$='/pause/'] button")
+        assert "The operation is paused" in self.text
+        self.press("form[action$='/proceed/'] button")
+        BulkOperation.objects.update(rate=None)
+        while lifecycle.bulk.advance() is not None:
+            pass
+        self.driver.refresh()
+        assert "105 of 105 done" in self.text
+        assert not DeadLetter.objects.open().exists()
+        assert self.complaints() == []
+
+    def test_a_group_is_understood_and_replayed(self) -> None:
+        for number in range(3):
+            DeadLetterFactory(message=f"<i>no route</i> {number}")
+        self.open(reverse("admin:jobqueue_deadletter_changelist"))
+        self.press(".jobqueue-tabs a")
+        assert "<i>no route</i> 2" in self.text
+        assert self.driver.find_elements("css selector", "svg.jobqueue-sparkline rect")
+        self.press("a.jobqueue-button[href*='/replay/']")
+        assert "3 dead letters would go" in self.text
+        self.field("reason").send_keys("the route is back")
+        self.press("input[type=submit]")
+        assert "the route is back" in self.text
+        assert BulkOperation.objects.get().filters == {"fingerprint": "0123456789abcdef"}
+        assert self.complaints() == []
+
+    def test_a_payload_is_edited_and_replayed(self) -> None:
+        letter = DeadLetterFactory(kwargs={"message": "old"})
+        self.open(reverse("admin:jobqueue_deadletter_change", args=[letter.pk]))
+        self.press("a[href$='/edit/']")
+        for text, is_done in (("[", False), ('{"message": "new"}', True)):
+            field = self.field("kwargs")
+            field.clear()
+            field.send_keys(text)
+            self.press("input[type=submit]")
+            assert Job.objects.exists() is is_done
+        assert Job.objects.get().kwargs == {"message": "new"}
+        assert "edited by operator" in self.text
         assert self.complaints() == []
 
     def test_no_page_breaks_the_policy(self) -> None:
@@ -213,6 +254,12 @@ class TestInTheBrowser(StaticLiveServerTestCase):
         self.open(reverse("admin:jobqueue_queue_changelist"))
         for page in ("change", "pause", "history"):
             self.open(reverse(f"admin:jobqueue_queue_{page}", args=["mail"]))
+        operation = lifecycle.bulk.ask("replay", expected=1, rate=1)
+        for name in ("groups", "bulk_replay", "bulk_discard"):
+            self.open(reverse(f"admin:jobqueue_deadletter_{name}"))
+        self.open(reverse("admin:jobqueue_deadletter_edit", args=[letter.pk]))
+        self.open(reverse("admin:jobqueue_bulkoperation_changelist"))
+        self.open(reverse("admin:jobqueue_bulkoperation_change", args=[operation.pk]))
         assert self.complaints() == []
 
     def test_a_queue_is_paused_and_resumed_from_the_overview(self) -> None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import OperationalError, connection, connections
 from django.db.models import Model
@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from jobqueue import lifecycle
-from jobqueue.admin import dead_letters, operations
+from jobqueue.admin import letter_operations, operations
 from jobqueue.lifecycle import Actor
 from jobqueue.models import Attempt, DeadLetter, Job, Lease, OperationLog, Worker
 from jobqueue.querysets import from_now
@@ -64,6 +64,12 @@ class Case(NamedTuple):
     values: Mapping[str, str] = MappingProxyType({})
 
 
+def make_discarded() -> DeadLetter:
+    letter = DeadLetterFactory()
+    lifecycle.discard([letter.pk])
+    return letter
+
+
 CASES = [
     Case(
         "replay",
@@ -78,7 +84,7 @@ CASES = [
         "discard_deadletter",
         DeadLetter,
         DeadLetterFactory,
-        lambda pk: not DeadLetter.objects.filter(pk=pk).exists(),
+        lambda pk: DeadLetter.objects.discarded().filter(pk=pk).exists(),
         asks=True,
     ),
     Case(
@@ -133,9 +139,40 @@ CASES = [
         asks=True,
     ),
     Case("release_leases", "release_lease", Worker, dead_worker, holds_nothing, asks=True),
+    Case(
+        "restore",
+        "discard_deadletter",
+        DeadLetter,
+        make_discarded,
+        lambda pk: DeadLetter.objects.open().filter(pk=pk).exists(),
+        asks=False,
+    ),
 ]
+REPLAY, DISCARD, CANCEL, RUN_NOW = CASES[:4]
+RESTORE = CASES[-1]
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 each_path = pytest.mark.parametrize("path", ["list", "page"])
+#: From the list, dead letters are replayed and discarded by workers: see test_admin_letters.
+BY_WORKERS = ("replay", "discard")
+
+
+def named(value: Any) -> str:
+    return value if isinstance(value, str) else str(value.name)
+
+
+each_way = pytest.mark.parametrize(
+    ("case", "path"),
+    [
+        (case, path)
+        for case in CASES
+        for path in ("list", "page")
+        if path == "page" or case.name not in BY_WORKERS
+    ],
+    ids=named,
+)
+each_in_lists = pytest.mark.parametrize(
+    "case", [each for each in CASES if each.name not in BY_WORKERS], ids=named
+)
 
 
 def staff(*codenames: str) -> Client:
@@ -149,6 +186,11 @@ def staff(*codenames: str) -> Client:
 
 def list_url(model: type[Model]) -> str:
     return reverse(f"admin:jobqueue_{model._meta.model_name}_changelist")
+
+
+def acting_url(case: Case) -> str:
+    """Return the list that offers it: what is restored is not among the open letters."""
+    return list_url(case.model) + ("?discarded=yes" if case is RESTORE else "")
 
 
 def page_url(model: type[Model], pk: int) -> str:
@@ -165,7 +207,7 @@ def ask(client: Client, case: Case, path: str, *pks: int, **extra: str) -> Any:
     if path == "page":
         return client.post(operation_url(case, pks[0]), extra)
     data = {"action": case.name, "_selected_action": pks, "index": "0"}
-    return client.post(list_url(case.model), data | extra)
+    return client.post(acting_url(case), data | extra)
 
 
 def confirm(client: Client, response: Any, **values: str) -> Any:
@@ -191,15 +233,13 @@ def said(client: Client, response: Any) -> list[str]:
 
 
 class TestPermission:
-    @each_case
-    @each_path
+    @each_way
     def test_with_its_own_it_is_done(self, case: Case, path: str) -> None:
         row = case.make()
         do(staff(*VIEW, case.permission), case, path, row.pk)
         assert case.is_done(row.pk)
 
-    @each_case
-    @each_path
+    @each_way
     def test_with_every_other_it_is_refused(self, case: Case, path: str) -> None:
         """C-96: one permission each, and none of them implies another."""
         row = case.make()
@@ -211,8 +251,7 @@ class TestPermission:
         assert not case.is_done(row.pk)
         assert not LogEntry.objects.exists()
 
-    @each_case
-    @each_path
+    @each_way
     @pytest.mark.parametrize("permissions", [VIEW, ()], ids=["viewer", "nobody"])
     def test_without_it_a_forged_post_is_refused(
         self, case: Case, path: str, permissions: tuple[str, ...]
@@ -228,16 +267,14 @@ class TestPermission:
         ask(staff(*VIEW), case, "list", row.pk, confirmed="yes", select_across="1")
         assert not case.is_done(row.pk)
 
-    @each_case
-    @each_path
+    @each_way
     def test_alone_without_viewing_is_not_enough(self, case: Case, path: str) -> None:
         row = case.make()
         response = ask(staff(case.permission), case, path, row.pk, confirmed="yes")
         assert response.status_code == 403
         assert not case.is_done(row.pk)
 
-    @each_case
-    @each_path
+    @each_way
     def test_anonymous_visitors_are_sent_to_log_in(self, case: Case, path: str) -> None:
         row = case.make()
         response = ask(Client(), case, path, row.pk, confirmed="yes")
@@ -249,7 +286,7 @@ class TestPermission:
         row = case.make()
         for client, is_shown in ((staff(*VIEW), False), (staff(*VIEW, case.permission), True)):
             page = client.get(page_url(case.model, row.pk)).content.decode()
-            rows = client.get(list_url(case.model)).content.decode()
+            rows = client.get(acting_url(case)).content.decode()
             assert (operation_url(case, row.pk) in page) is is_shown
             assert (f'value="{case.name}"' in rows) is is_shown
             assert ('name="_selected_action"' in rows) is is_shown
@@ -280,13 +317,13 @@ class TestRequest:
         client = staff(*VIEW, case.permission)
         url = operation_url(case, row.pk)
         query = f"?action={case.name}&_selected_action={row.pk}&index=0&confirmed=yes"
+        query += "&discarded=yes"
         assert client.get(url + "?confirmed=yes").status_code == 405
         assert client.head(url).status_code == 405
         client.get(list_url(case.model) + query, follow=True)
         assert not case.is_done(row.pk)
 
-    @each_case
-    @each_path
+    @each_way
     def test_without_the_csrf_token_it_is_refused(self, case: Case, path: str) -> None:
         row = case.make()
         client = staff(*VIEW, case.permission)
@@ -322,9 +359,8 @@ class TestRequest:
 
 class TestQuestion:
     @pytest.mark.parametrize(
-        "case", [each for each in CASES if each.asks], ids=lambda case: case.name
+        ("case", "path"), [(DISCARD, "page"), (CANCEL, "page"), (CANCEL, "list")], ids=named
     )
-    @each_path
     def test_comes_before_what_cannot_be_undone(self, case: Case, path: str) -> None:
         row = case.make()
         response = ask(staff(*VIEW, case.permission), case, path, row.pk)
@@ -336,7 +372,7 @@ class TestQuestion:
     def test_counts_only_what_it_is_for(self) -> None:
         waiting, done = JobFactory(), JobFactory(succeeded=True)
         client = staff(*VIEW, "cancel_job")
-        response = ask(client, CASES[2], "list", waiting.pk, done.pk)
+        response = ask(client, CANCEL, "list", waiting.pk, done.pk)
         assert response.context_data["count"] == "1"
         assert response.context_data["others"] == 1
         assert [row.pk for row in response.context_data["named"]] == [waiting.pk]
@@ -344,41 +380,42 @@ class TestQuestion:
     def test_is_not_asked_when_there_is_nothing_to_do(self) -> None:
         job = JobFactory(succeeded=True)
         client = staff(*VIEW, "cancel_job")
-        [text] = said(client, ask(client, CASES[2], "list", job.pk))
+        [text] = said(client, ask(client, CANCEL, "list", job.pk))
         assert text.startswith("1 was left as it is")
 
     def test_for_all_that_match_carries_the_filter_and_no_row(self) -> None:
         """C-95: a hundred thousand rows must not become as many fields of a form."""
-        wanted = [DeadLetterFactory(task="tests.tasks.fail") for _ in range(3)]
-        other = DeadLetterFactory(task="tests.tasks.noop")
-        client = staff(*VIEW, "discard_deadletter")
-        url = list_url(DeadLetter) + "?task=tests.tasks.fail"
-        data = {"action": "discard", "_selected_action": wanted[0].pk, "select_across": "1"}
+        wanted = [JobFactory(queue_name="mail") for _ in range(3)]
+        other = JobFactory()
+        client = staff(*VIEW, "cancel_job")
+        url = list_url(Job) + "?queue=mail"
+        data = {"action": "cancel", "_selected_action": wanted[0].pk, "select_across": "1"}
         response = client.post(url, data)
         assert response.context_data["count"] == "3"
         names = [name for name, _value in response.context_data["hidden"]]
         assert names.count("_selected_action") == 1
-        assert said(client, confirm(client, response)) == ["3 dead letters were discarded."]
-        assert list(DeadLetter.objects.values_list("pk", flat=True)) == [other.pk]
+        [text] = said(client, confirm(client, response))
+        assert text.startswith("3 jobs were cancelled")
+        assert list(Job.objects.pending().values_list("pk", flat=True)) == [other.pk]
 
     def test_for_all_that_match_does_not_cover_what_came_after_it(self) -> None:
-        seen = DeadLetterFactory(died_ago=timedelta(minutes=1))
-        client = staff(*VIEW, "discard_deadletter")
-        response = ask(client, CASES[1], "list", seen.pk, select_across="1")
-        newer = DeadLetterFactory()
+        seen = JobFactory(age=timedelta(minutes=1))
+        client = staff(*VIEW, "cancel_job")
+        response = ask(client, CANCEL, "list", seen.pk, select_across="1")
+        newer = JobFactory()
         confirm(client, response)
-        assert list(DeadLetter.objects.values_list("pk", flat=True)) == [newer.pk]
+        assert list(Job.objects.pending().values_list("pk", flat=True)) == [newer.pk]
 
     @pytest.mark.parametrize("until", ["", "x", "2026-13-45T00:00:00", "2026-01-01T00:00:00"])
     def test_survives_an_instant_that_is_none(self, until: str) -> None:
-        letter = DeadLetterFactory()
-        client = staff(*VIEW, "discard_deadletter")
-        ask(client, CASES[1], "list", letter.pk, select_across="1", until=until, confirmed="yes")
-        assert not DeadLetter.objects.exists()
+        job = JobFactory()
+        client = staff(*VIEW, "cancel_job")
+        ask(client, CANCEL, "list", job.pk, select_across="1", until=until, confirmed="yes")
+        assert not Job.objects.pending().exists()
 
 
 class TestCount:
-    @each_case
+    @each_in_lists
     def test_says_how_many_were_done_and_how_many_were_not(self, case: Case) -> None:
         """C-106: the message claims no more than was done."""
         rows = [case.make() for _ in range(3)]
@@ -388,7 +425,7 @@ class TestCount:
         assert "left as it is" in texts[1]
         assert all(case.is_done(row.pk) for row in rows)
 
-    @each_case
+    @each_in_lists
     def test_is_the_same_from_the_list_and_from_the_page(self, case: Case) -> None:
         """C-106: one way in, two doors."""
         client = staff(*VIEW, case.permission)
@@ -396,10 +433,10 @@ class TestCount:
         assert do(client, case, "list", one.pk) == do(client, case, "page", other.pk)
 
     def test_of_a_selection_with_a_row_picked_twice(self) -> None:
-        letter = DeadLetterFactory()
-        client = staff(*VIEW, "replay_deadletter")
-        texts = do(client, CASES[0], "list", letter.pk, letter.pk)
-        assert texts == ["1 dead letter was replayed: it is a pending job again."]
+        letter = make_discarded()
+        client = staff(*VIEW, "discard_deadletter")
+        texts = do(client, RESTORE, "list", letter.pk, letter.pk)
+        assert texts == ["1 dead letter is open again."]
 
     def test_of_an_empty_selection(self) -> None:
         letter = DeadLetterFactory()
@@ -409,8 +446,8 @@ class TestCount:
         assert DeadLetter.objects.get() == letter
 
     def test_of_all_that_match_without_any(self) -> None:
-        client = staff(*VIEW, "replay_deadletter")
-        [text] = do(client, CASES[0], "list", 0, select_across="1")
+        client = staff(*VIEW, "discard_deadletter")
+        [text] = do(client, RESTORE, "list", 0, select_across="1")
         assert text.startswith("0 were left")
 
 
@@ -419,60 +456,54 @@ class TestReplay:
         """C-104: a double click replays once, and the second is told."""
         letter = DeadLetterFactory()
         client = staff(*VIEW, "replay_deadletter")
-        [first] = do(client, CASES[0], "page", letter.pk)
-        [second] = do(client, CASES[0], "page", letter.pk)
+        [first] = do(client, REPLAY, "page", letter.pk)
+        [second] = do(client, REPLAY, "page", letter.pk)
         assert (first[:1], second.split(":")[0]) == ("1", "1 was left as it is")
         assert Job.objects.count() == 1
 
     def test_leads_to_the_job_that_it_has_become(self) -> None:
         letter = DeadLetterFactory()
-        response = ask(staff(*VIEW, "replay_deadletter"), CASES[0], "page", letter.pk)
+        response = ask(staff(*VIEW, "replay_deadletter"), REPLAY, "page", letter.pk)
         assert response.url == page_url(Job, letter.pk)
 
     def test_leads_to_the_list_for_those_who_may_not_see_jobs(self) -> None:
         letter = DeadLetterFactory()
         client = staff("view_deadletter", "replay_deadletter")
-        assert ask(client, CASES[0], "page", letter.pk).url == list_url(DeadLetter)
+        assert ask(client, REPLAY, "page", letter.pk).url == list_url(DeadLetter)
 
     def test_that_fails_again_leaves_one_dead_letter(self) -> None:
         """C-104 and C-107: a full budget again, due now, and one entry after failing again."""
         letter = DeadLetterFactory(task="tests.tasks.fail", attempts=5, max_attempts=5)
         client = staff(*VIEW, "replay_deadletter")
         for replays in (1, 2):
-            do(client, CASES[0], "page", letter.pk)
+            do(client, REPLAY, "page", letter.pk)
             run_jobs()
             again = DeadLetter.objects.get()
             assert (again.pk, again.replays) == (letter.pk, replays)
             assert not Job.objects.exists()
         assert Attempt.objects.of(letter.pk).count() == 10
 
-    @pytest.mark.parametrize("name", ["replay", "discard"])
-    @each_path
-    def test_needs_no_task_to_be_registered(self, name: str, path: str) -> None:
+    @pytest.mark.parametrize("case", [REPLAY, DISCARD], ids=named)
+    def test_needs_no_task_to_be_registered(self, case: Case) -> None:
         """C-105: a dead letter of a vanished task can be dealt with."""
-        [case] = [each for each in CASES if each.name == name]
         letter = DeadLetterFactory(task="gone.tasks.vanished")
-        do(staff(*VIEW, case.permission), case, path, letter.pk)
+        do(staff(*VIEW, case.permission), case, "page", letter.pk)
         assert case.is_done(letter.pk)
 
-    def test_of_what_the_database_refuses_names_it_and_does_the_others(self) -> None:
-        """C-103: one bad row does not make it fail for everybody."""
-        letters = [DeadLetterFactory() for _ in range(9)]
-        bad = [letters[2].pk, letters[7].pk]
-        for pk in bad:
-            JobFactory(id=pk)  # the number is taken
-        client = staff(*VIEW, "replay_deadletter")
-        texts = do(client, CASES[0], "list", *(letter.pk for letter in letters))
-        assert texts[0].startswith("7 dead letters were replayed")
-        assert all(f"{pk} (IntegrityError: " in texts[1] for pk in bad)
-        assert list(DeadLetter.objects.order_by("pk").values_list("pk", flat=True)) == bad
-        assert LogEntry.objects.count() == 7
+    def test_of_what_the_database_refuses_says_why(self) -> None:
+        """C-103: of many, workers do the others: see test_bulk."""
+        letter = DeadLetterFactory()
+        JobFactory(id=letter.pk)  # the number is taken
+        [text] = do(staff("view_deadletter", "replay_deadletter"), REPLAY, "page", letter.pk)
+        assert f"{letter.pk} (IntegrityError: " in text
+        assert DeadLetter.objects.get() == letter
+        assert not LogEntry.objects.exists()
 
     def test_of_a_payload_that_nobody_can_read(self) -> None:
         """C-103: it is moved unread, and comes back as what it is."""
         letter = DeadLetterFactory()
         spoil(DeadLetter, letter.pk, "9" * 5000)
-        do(staff(*VIEW, "replay_deadletter"), CASES[0], "page", letter.pk)
+        do(staff(*VIEW, "replay_deadletter"), REPLAY, "page", letter.pk)
         assert Job.objects.filter(pk=letter.pk).exists()
 
 
@@ -487,7 +518,7 @@ class TestCancel:
     def test_asks_a_running_job_to_stop(self) -> None:
         job = JobFactory(claimed=True)
         client = staff(*VIEW, "cancel_job")
-        [text] = do(client, CASES[2], "page", job.pk)
+        [text] = do(client, CANCEL, "page", job.pk)
         assert text == "1 job was cancelled or, if it runs, asked to stop."
         job.refresh_from_db()
         assert (job.status, job.cancel_requested) == (Status.CLAIMED, True)
@@ -505,15 +536,14 @@ class TestRunNow:
     def test_leaves_alone_what_is_not_scheduled(self, trait: str, path: str) -> None:
         job = JobFactory(**{trait: True})
         client = staff(*VIEW, "run_job_now")
-        [text] = do(client, CASES[3], path, job.pk)
+        [text] = do(client, RUN_NOW, path, job.pk)
         assert text.startswith("1 was left as it is")
         assert Job.objects.get() == job
         assert not LogEntry.objects.exists()
 
 
 class TestLog:
-    @each_case
-    @each_path
+    @each_way
     def test_names_who_did_what_to_which_row(self, case: Case, path: str) -> None:
         row = case.make()
         client = staff(*VIEW, case.permission)
@@ -522,29 +552,29 @@ class TestLog:
         assert entry.user == User.objects.get()
         assert (entry.object_id, entry.content_type.model_class()) == (str(row.pk), case.model)
         assert entry.object_repr == str(row)
-        assert entry.action_flag == (DELETION if case.name == "discard" else CHANGE)
+        assert entry.action_flag == CHANGE
 
     def test_is_not_written_for_what_was_not_done(self) -> None:
         waiting, done = JobFactory(), JobFactory(succeeded=True)
-        do(staff(*VIEW, "cancel_job"), CASES[2], "list", waiting.pk, done.pk)
+        do(staff(*VIEW, "cancel_job"), CANCEL, "list", waiting.pk, done.pk)
         assert LogEntry.objects.get().object_id == str(waiting.pk)
 
     def test_keeps_no_payload(self) -> None:
         letter = DeadLetterFactory(kwargs={"plain": "confidential"}, message="confidential")
-        do(staff(*VIEW, "discard_deadletter"), CASES[1], "list", letter.pk)
+        do(staff(*VIEW, "discard_deadletter"), DISCARD, "page", letter.pk)
         entry = LogEntry.objects.get()
         assert "confidential" not in entry.object_repr + entry.change_message
 
-    @each_case
+    @each_way
     def test_and_what_was_done_commit_together(
-        self, case: Case, monkeypatch: pytest.MonkeyPatch
+        self, case: Case, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def refuse(*args: object, **kwargs: object) -> None:
             raise OperationalError("no room for the log")
 
         row = case.make()
         monkeypatch.setattr(LogEntry.objects, "log_actions", refuse)
-        [text] = do(staff(*VIEW, case.permission), case, "list", row.pk)
+        [text] = do(staff(*VIEW, case.permission), case, path, row.pk)
         assert "no room for the log" in text
         assert not case.is_done(row.pk)
 
@@ -605,8 +635,7 @@ class TestForm:
 
 
 class TestAudit:
-    @each_case
-    @each_path
+    @each_way
     def test_has_a_line_with_who_why_and_which_request(self, case: Case, path: str) -> None:
         row = case.make()
         client = staff(*VIEW, case.permission)
@@ -618,11 +647,11 @@ class TestAudit:
         assert line.reason == case.values.get("reason", "")
         assert re.fullmatch(r"op-[0-9a-f]{16}", line.correlation_id)
 
-    @each_case
-    def test_and_what_was_done_commit_together(self, case: Case) -> None:
+    @each_way
+    def test_and_what_was_done_commit_together(self, case: Case, path: str) -> None:
         row = case.make()
         with verbs.refusing("INSERT", "jobqueue_operationlog"):
-            [text] = do(staff(*VIEW, case.permission), case, "list", row.pk)
+            [text] = do(staff(*VIEW, case.permission), case, path, row.pk)
         assert "refused" in text
         assert not case.is_done(row.pk)
         assert not LogEntry.objects.exists()
@@ -658,7 +687,7 @@ class TestManyRows:
     def small_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(operations, "BATCH", 10)
 
-    @each_case
+    @each_in_lists
     def test_are_all_done_batch_by_batch(self, case: Case) -> None:
         rows = [case.make() for _ in range(25)]
         client = staff(*VIEW, case.permission)
@@ -669,34 +698,34 @@ class TestManyRows:
 
     def test_are_all_done_without_javascript_too(self) -> None:
         """The box sends its value after that of the hidden field."""
-        rows = [DeadLetterFactory() for _ in range(3)]
-        client = staff(*VIEW, "replay_deadletter")
-        page = client.get(list_url(DeadLetter)).content.decode()
+        rows = [make_discarded() for _ in range(3)]
+        client = staff(*VIEW, "discard_deadletter")
+        page = client.get(acting_url(RESTORE)).content.decode()
         assert page.index('name="select_across"') < page.rindex(
             'type="checkbox" name="select_across"'
         )
-        data = {"action": "replay", "_selected_action": rows[0].pk, "select_across": ["0", "1"]}
-        [text] = said(client, client.post(list_url(DeadLetter), data | {"index": "0"}))
+        data = {"action": "restore", "_selected_action": rows[0].pk, "select_across": ["0", "1"]}
+        [text] = said(client, client.post(acting_url(RESTORE), data | {"index": "0"}))
         assert text.startswith("3 ")
 
     def test_beyond_what_the_list_shows_are_done_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("jobqueue.admin.paginator.CappedPaginator.most", 5)
-        rows = [DeadLetterFactory() for _ in range(12)]
-        client = staff(*VIEW, "replay_deadletter")
-        [text] = do(client, CASES[0], "list", rows[0].pk, select_across="1")
+        rows = [make_discarded() for _ in range(12)]
+        client = staff(*VIEW, "discard_deadletter")
+        [text] = do(client, RESTORE, "list", rows[0].pk, select_across="1")
         assert text.startswith("12 ")
 
     def test_that_take_too_long_are_done_in_part_and_that_is_said(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(operations, "TIME_LIMIT", timedelta(0))
-        rows = [DeadLetterFactory() for _ in range(15)]
-        client = staff(*VIEW, "replay_deadletter")
-        done, stopped = do(client, CASES[0], "list", rows[0].pk, select_across="1")
+        rows = [make_discarded() for _ in range(15)]
+        client = staff(*VIEW, "discard_deadletter")
+        done, stopped = do(client, RESTORE, "list", rows[0].pk, select_across="1")
         assert done.startswith("10 ")
         assert stopped.startswith("Stopped early")
-        assert DeadLetter.objects.count() == 5
-        [rest] = do(client, CASES[0], "list", rows[-1].pk, select_across="1")
+        assert DeadLetter.objects.discarded().count() == 5
+        [rest] = do(client, RESTORE, "list", rows[-1].pk, select_across="1")
         assert rest.startswith("5 ")
 
     def test_that_meet_a_failing_database_are_done_in_part_and_that_is_said(
@@ -704,26 +733,26 @@ class TestManyRows:
     ) -> None:
         calls: list[int] = []
 
-        def replay(ids: list[int], **given: Any) -> list[int]:
+        def restore(ids: list[int], **given: Any) -> int:
             calls.append(len(ids))
             if len(calls) == 2:
                 raise OperationalError("deadlock detected\nDETAIL: rows and all")
-            return lifecycle.replay(ids, **given)
+            return lifecycle.restore(ids, **given)
 
-        monkeypatch.setitem(vars(dead_letters.REPLAY), "perform", replay)
-        rows = [DeadLetterFactory() for _ in range(25)]
-        client = staff(*VIEW, "replay_deadletter")
-        done, stopped = do(client, CASES[0], "list", rows[0].pk, select_across="1")
+        monkeypatch.setitem(vars(letter_operations.RESTORE), "perform", restore)
+        rows = [make_discarded() for _ in range(25)]
+        client = staff(*VIEW, "discard_deadletter")
+        done, stopped = do(client, RESTORE, "list", rows[0].pk, select_across="1")
         assert done.startswith("10 ")
         assert "deadlock detected)" in stopped
-        assert DeadLetter.objects.count() == LogEntry.objects.count() + 5 == 15
+        assert DeadLetter.objects.discarded().count() == LogEntry.objects.count() + 5 == 15
 
     def test_take_few_statements(self, django_assert_max_num_queries: Any) -> None:
-        rows = [DeadLetterFactory() for _ in range(30)]
-        client = staff(*VIEW, "replay_deadletter")
+        rows = [make_discarded() for _ in range(30)]
+        client = staff(*VIEW, "discard_deadletter")
         with django_assert_max_num_queries(60) as captured:
-            ask(client, CASES[0], "list", rows[0].pk, select_across="1")
-        assert DeadLetter.objects.count() == 0
+            ask(client, RESTORE, "list", rows[0].pk, select_across="1")
+        assert not DeadLetter.objects.discarded().exists()
         assert not [
             each for each in captured if "args" in each["sql"] and "SELECT" in each["sql"][:6]
         ]
@@ -763,8 +792,7 @@ class TestAnotherAlias:
     """C-108: everything about jobs happens where the routers put them."""
 
     @pytest.mark.postgresql  # elsewhere the second connection waits for the first one's transaction
-    @each_case
-    @each_path
+    @each_way
     def test_is_used_for_all_that_is_done(self, case: Case, path: str) -> None:
         row = case.make()
         client = staff(*VIEW, case.permission)
@@ -784,7 +812,7 @@ class TestAnotherAlias:
         with CaptureQueriesContext(connections["default"]) as on_replica:
             rows = DeadLetter.objects.all()
             order = operations.Order(user_id=user.pk, by=Actor(str(user.pk), "operator"))
-            tally = operations.run(dead_letters.REPLAY, rows, order)
+            tally = operations.run(letter_operations.REPLAY, rows, order)
         assert tally.done == 1
         assert Job.objects.get().pk == letter.pk
         assert not [each for each in on_replica if '"jobqueue_' in each["sql"]]

@@ -47,9 +47,9 @@ LEASE = 1.0
 LONG = 1.3
 MINUTE = timedelta(minutes=1)
 OF_PEOPLE = (
-    *("enqueue", "enqueue_many", "cancel", "run_now", "move", "prioritise", "replay", "discard"),
-    *("extend_leases", "release_leases", "release_worker", "prune"),
-    *("pause", "resume"),
+    *("enqueue", "enqueue_many", "cancel", "run_now", "move", "prioritise", "prune"),
+    *("extend_leases", "release_leases", "release_worker", "pause", "resume"),
+    *("replay", "replay_edited", "discard", "restore", "delete_letters"),
 )
 #: What these lose is a count; see test_measuring.
 OF_FIGURES = ("count", "sample")
@@ -57,7 +57,7 @@ OF_WORKERS = tuple(verb for verb in VERBS if verb not in OF_PEOPLE + OF_FIGURES)
 #: Those that are part of every run; all others belong to the long ones.
 QUICK = {
     *("claim.committed=kill", "settle.inside=kill"),
-    *("rescue.inside=drop", "enqueue.inside=kill", "replay.inside=kill"),
+    *("rescue.inside=drop", "enqueue.inside=kill", "replay.inside=kill", "advance.inside=kill"),
 }
 
 
@@ -143,6 +143,10 @@ def _workload(marks: Marks, verb: str, gate: Gate) -> dict[int, str]:
         # Twice lost by now: it is given back, to be run alone.
         lost = JobFactory(claimed=True, lease_left=-MINUTE, losses=1, args=["lost"], **given)
         ids[lost.pk] = "lost"
+    if verb == "advance":
+        letters = DeadLetterFactory.create_batch(3, attempts=0, fence=0, args=["replayed"], **given)
+        ids |= {letter.pk: "replayed" for letter in letters}
+        lifecycle.bulk.ask("replay", filters={"task": "tests.tasks.live"}, expected=3)
     if verb == "interrupt":
         ids[tasks.hold.enqueue(gate=gate.path, marks=marks.path).pk] = "held"
     return {pk: "dead" if life == "given up" else "succeeded" for pk, life in ids.items()}
@@ -196,6 +200,12 @@ def _paused_queue(_: dict[str, Any]) -> list[int]:
     return []
 
 
+def _discarded(given: dict[str, Any]) -> list[int]:
+    ids = _letters(given)
+    lifecycle.discard(ids)
+    return ids
+
+
 MARK = "from tests.tasks import leave_mark; from jobqueue import enqueue_many; "
 VERB = "from jobqueue import lifecycle; lifecycle."
 SPAN = "from datetime import timedelta; "
@@ -236,7 +246,23 @@ OPERATIONS = {
         _leased, VERB + "release_worker('worker-a')", ["claimed"] * 2, ["pending"] * 2
     ),
     "replay": Operation(_letters, VERB + "replay({ids})", ["dead"] * 2, ["pending"] * 2),
-    "discard": Operation(_letters, VERB + "discard({ids})", ["dead"] * 2, []),
+    "replay_edited": Operation(
+        lambda given: _letters(given)[:1],
+        VERB + "replay_edited({ids}[0], args=[], kwargs={{'marks': {marks!r}}})",
+        ["dead"] * 2,
+        ["pending", "dead"],
+    ),
+    "discard": Operation(_letters, VERB + "discard({ids})", ["dead"] * 2, ["discarded"] * 2),
+    "restore": Operation(_discarded, VERB + "restore({ids})", ["discarded"] * 2, ["dead"] * 2),
+    "delete_letters": Operation(
+        _discarded,
+        "from django.test import override_settings\n"
+        "with override_settings(JOBQUEUE={{'DELETE_DEAD_LETTERS': True}}):\n    "
+        + VERB
+        + "delete_letters({ids})",
+        ["discarded"] * 2,
+        [],
+    ),
     "prune": Operation(
         _jobs(cancelled=True, finished_ago=TWO_DAYS), VERB + "prune()", ["cancelled"] * 2, []
     ),
@@ -283,9 +309,11 @@ class TestPeople:
 
 
 def _places() -> list[str]:
+    letters = DeadLetter.objects
     return [
         *Job.objects.values_list("status", flat=True),
-        *["dead"] * DeadLetter.objects.count(),
+        *["dead"] * letters.open().count(),
+        *["discarded"] * letters.discarded().count(),
         *["paused"] * Queue.objects.paused().count(),
     ]
 
@@ -319,6 +347,7 @@ class TestSwitch:
         assert not failpoints.are_on()
         for verb in VERBS:
             owner = Presence if verb in ("beat", "leave") else lifecycle
+            owner = lifecycle.bulk if verb == "advance" else owner
             assert not hasattr(getattr(owner, verb), "__wrapped__")
 
     @pytest.mark.parametrize(
@@ -364,5 +393,5 @@ class TestSwitch:
     def test_every_verb_is_one_of_workers_or_of_people(self) -> None:
         assert set(OPERATIONS) == set(OF_PEOPLE)
         assert set(VERBS) == set(OF_PEOPLE) | set(OF_WORKERS) | set(OF_FIGURES)
-        others = {"Actor", "alias", "look"}
+        others = {"Actor", "alias", "bulk", "look"}
         assert set(lifecycle.__all__) - others <= set(VERBS)

@@ -133,7 +133,7 @@ class TestReplay:
             lifecycle.discard([letter.pk])
             second = waiting(second_connection, lifecycle.replay, [letter.pk])
         assert second.result(PATIENCE) == []
-        assert verbs.where(letter.pk) == "gone"
+        assert verbs.where(letter.pk) == "discarded"
 
 
 class TestCancel:

@@ -280,7 +280,16 @@ class Lifecycle(RuleBasedStateMachine):
         dead = [pk for pk in ids if self.jobs[pk].place == "dead"]
         assert lifecycle.discard(ids) == len(dead)
         for pk in dead:
-            del self.jobs[pk]
+            self.jobs[pk].place = "discarded"
+
+    @precondition(lambda self: self.ids("discarded"))
+    @rule(picks=PICKS)
+    def restore(self, picks: list[int]) -> None:
+        ids = pick(self.jobs, picks)
+        discarded = [pk for pk in ids if self.jobs[pk].place == "discarded"]
+        assert lifecycle.restore([*ids, *ids]) == len(discarded)
+        for pk in discarded:
+            self.jobs[pk].place = "dead"
 
     @precondition(lambda self: self.ids("succeeded", "cancelled"))
     @rule(picks=PICKS)
@@ -300,12 +309,15 @@ class Lifecycle(RuleBasedStateMachine):
             row["pk"]: row
             for row in Job.objects.values("pk", "status", *COUNTS, "cancel_requested")
         }
-        letters = {row["pk"]: row for row in DeadLetter.objects.values("pk", *COUNTS)}
+        letters = {
+            row["pk"]: row | {"status": "discarded" if row["discarded_at"] else "dead"}
+            for row in DeadLetter.objects.values("pk", "discarded_at", *COUNTS)
+        }
         assert not jobs.keys() & letters.keys()
         assert jobs.keys() | letters.keys() == self.jobs.keys()
         for pk, expected in self.jobs.items():
             row: dict[str, Any] = jobs.get(pk) or letters[pk]
-            assert row.get("status", "dead") == expected.place
+            assert row["status"] == expected.place
             assert (
                 row.get("cancel_requested", expected.cancel_requested) == expected.cancel_requested
             )

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from jobqueue import lifecycle
 from jobqueue.lifecycle import maintenance
 from jobqueue.measures import EVER, QUARTER
-from jobqueue.models import Attempt, DeadLetter, Job, Rollup, Sample
+from jobqueue.models import Attempt, DeadLetter, Job, Replay, Rollup, Sample
 from jobqueue.querysets import ago
 from tests import verbs
 from tests.factories import (
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
-NOTHING = {"jobs": 0, "attempts": 0, "rollups": 0, "samples": 0}
+NOTHING = {"jobs": 0, "attempts": 0, "replays": 0, "rollups": 0, "samples": 0}
 
 
 def orphan(*, finished_ago: timedelta) -> Attempt:
@@ -87,6 +87,23 @@ class TestPrune:
         assert lifecycle.prune()["attempts"] == 1
         assert not Attempt.objects.filter(pk=gone.pk).exists()
         assert set(Attempt.objects.values_list("pk", flat=True)) == {running.pk, dead.pk, young.pk}
+
+    def test_treats_discarded_letters_like_all_others(self, settings: Any) -> None:
+        settings.JOBQUEUE = {"KEEP_DEAD_LETTERS": DAY}
+        old, young = DeadLetterFactory(died_ago=2 * DAY), DeadLetterFactory()
+        lifecycle.discard([old.pk, young.pk])
+        assert lifecycle.prune()["dead letters"] == 1
+        assert DeadLetter.objects.get().pk == young.pk
+
+    def test_keeps_replays_for_as_long_as_their_job_or_letter_is_there(self) -> None:
+        live, dead, gone, young = DeadLetterFactory.create_batch(4)
+        lifecycle.replay([live.pk, dead.pk, gone.pk, young.pk])
+        DeadLetterFactory(id=dead.pk, fence=9)
+        Job.objects.exclude(pk=live.pk).delete()
+        Replay.objects.exclude(job_id=young.pk).update(replayed_at=ago(31 * DAY))
+        assert lifecycle.prune()["replays"] == 1
+        assert not Replay.objects.filter(job_id=gone.pk).exists()
+        assert Replay.objects.count() == 3
 
     def test_lets_attempts_go_with_their_jobs_in_the_end(self) -> None:
         job = JobFactory(succeeded=True, finished_ago=2 * DAY)
@@ -153,12 +170,13 @@ class TestPruneJobs:
 
     def test_says_how_much_it_deleted(self) -> None:
         JobFactory.create_batch(2, succeeded=True, finished_ago=2 * DAY)
-        assert self.run() == "deleted 2 jobs, 0 attempts, 0 rollups, 0 samples\n"
+        assert self.run() == "deleted 2 jobs, 0 attempts, 0 replays, 0 rollups, 0 samples\n"
         assert not Job.objects.exists()
 
     def test_only_says_what_it_would_delete(self, settings: Any) -> None:
         settings.JOBQUEUE = {"KEEP_DEAD_LETTERS": MINUTE}
         DeadLetterFactory(died_ago=DAY)
         output = self.run("--dry-run", "--database", "default")
-        assert output == "would delete 0 jobs, 1 dead letters, 0 attempts, 0 rollups, 0 samples\n"
+        listed = "0 jobs, 1 dead letters, 0 attempts, 0 replays, 0 rollups, 0 samples"
+        assert output == f"would delete {listed}\n"
         assert DeadLetter.objects.exists()

@@ -229,9 +229,11 @@ class TestClaim:
 
 
 class TestMaintenance:
-    def test_look_probes_three_small_indexes(self, plans: dict[str, Plan]) -> None:
+    def test_look_probes_four_small_indexes(self, plans: dict[str, Plan]) -> None:
         """C-69: and may sort what is claimed, which is never much, but no backlog."""
-        assert indexes(plans["look"]) == {"pending", "scheduled", "claimed"}
+        assert indexes(plans["look"]) == {
+            *("pending", "scheduled", "claimed", "jobqueue_bulkoperation_running")
+        }
         assert sorted_nodes(plans["look"]) in ([], ["Bitmap Heap Scan"])
         for name in ("pending", "scheduled"):
             [*walked] = [each for each in scans(plans["look"]) if (each.index or "").endswith(name)]

@@ -101,9 +101,10 @@ def run_next(*, queue_name: str = "default") -> Settlement:
 
 
 def where(job_id: int) -> str:
-    """Return where a job stands: its status, "dead", or "gone"."""
+    """Return where a job stands: its status, "dead", "discarded", or "gone"."""
     places = list(Job.objects.filter(pk=job_id).values_list("status", flat=True))
-    places += ["dead"] * DeadLetter.objects.filter(pk=job_id).count()
+    letters = DeadLetter.objects.filter(pk=job_id)
+    places += ["dead"] * letters.open().count() + ["discarded"] * letters.discarded().count()
     assert len(places) <= 1, f"job {job_id} is in two places: {places}"
     return places[0] if places else "gone"
 

@@ -1,6 +1,7 @@
 """The admin: jobs, attempts, dead letters and workers; imported by admin.autodiscover() only."""
 
 from jobqueue.admin.attempts import AttemptAdmin
+from jobqueue.admin.bulk_operations import BulkOperationAdmin
 from jobqueue.admin.dead_letters import DeadLetterAdmin
 from jobqueue.admin.jobs import JobAdmin
 from jobqueue.admin.leases import LeaseAdmin
@@ -11,6 +12,7 @@ from jobqueue.admin.workers import WorkerAdmin
 
 __all__ = [
     "AttemptAdmin",
+    "BulkOperationAdmin",
     "DeadLetterAdmin",
     "JobAdmin",
     "LeaseAdmin",

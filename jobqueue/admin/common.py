@@ -18,6 +18,7 @@ from jobqueue.admin.actions import OperatedAdmin
 from jobqueue.admin.base import M
 from jobqueue.admin.export import ExportedAdmin
 from jobqueue.admin.history import history
+from jobqueue.admin.replays import replays
 from jobqueue.models import DeadLetter, Job
 
 
@@ -123,9 +124,12 @@ class RequestAdmin(OperatedAdmin[M], ExportedAdmin[M]):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Add the attempts."""
+        """Add the attempts and the replays."""
         row = context["original"]
-        extra = {"history": history(request, self.admin_site, row)}
+        extra = {
+            "history": history(request, self.admin_site, row),
+            "replays": replays(request, self.admin_site, row),
+        }
         return super().render_change_form(request, context | extra, *args, **kwargs)
 
     @admin.display(description=gettext_lazy("task"))

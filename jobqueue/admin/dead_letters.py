@@ -1,90 +1,56 @@
-"""Dead letters: what gave up, and why; replay and discard."""
+"""Dead letters: what gave up, and why; what can be done about one, many, or all of an error."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.models import CHANGE, DELETION
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
-from jobqueue import lifecycle
-from jobqueue.admin import display, filters
+from jobqueue import conf
+from jobqueue.admin import display, filters, letter_filters
+from jobqueue.admin.bulk_asking import BulkAdmin
 from jobqueue.admin.common import RequestAdmin, payload_search
-from jobqueue.admin.operations import Operation
+from jobqueue.admin.editing import EditedAdmin
+from jobqueue.admin.groups import GroupedAdmin
+from jobqueue.admin.letter_operations import DELETE, DISCARD, REPLAY, RESTORE
 from jobqueue.models import DeadLetter, Job
-from jobqueue.states import Reason
+from jobqueue.states import BulkKind, Reason
 from jobqueue.stats import age_of
 
 
-def _replayed(count: int) -> str:
-    return ngettext(
-        "%(count)s dead letter was replayed: it is a pending job again.",
-        "%(count)s dead letters were replayed: they are pending jobs again.",
-        count,
-    ) % {"count": count}
-
-
-def _discarded(count: int) -> str:
-    return ngettext(
-        "%(count)s dead letter was discarded.", "%(count)s dead letters were discarded.", count
-    ) % {"count": count}
-
-
-REPLAY = Operation(
-    name="replay",
-    model=DeadLetter,
-    permission="replay_deadletter",
-    label=gettext_lazy("Replay"),
-    applies=Q(),
-    since="died_at",
-    perform=lifecycle.replay,
-    flag=CHANGE,
-    log="Replayed.",
-    done=_replayed,
-)
-DISCARD = Operation(
-    name="discard",
-    model=DeadLetter,
-    permission="discard_deadletter",
-    label=gettext_lazy("Discard"),
-    applies=Q(),
-    since="died_at",
-    perform=lifecycle.discard,
-    flag=DELETION,
-    log="Discarded.",
-    is_destructive=True,
-    done=_discarded,
-    title=gettext_lazy("Discard dead letters?"),
-    question=gettext_lazy(
-        "A discarded dead letter is deleted with its payload and cannot be replayed any more. Its "
-        "attempts stay until they are pruned."
-    ),
-)
-
-
 @admin.register(DeadLetter)
-class DeadLetterAdmin(RequestAdmin[DeadLetter]):
+class DeadLetterAdmin(
+    GroupedAdmin[DeadLetter],
+    BulkAdmin[DeadLetter],
+    EditedAdmin[DeadLetter],
+    RequestAdmin[DeadLetter],
+):
     """Dead letters, each with what went wrong and everything that was tried."""
 
     ordering = ("-died_at", "-pk")
     list_display = ("id", "task_name", "queue_name", "why", "error", "died")
     list_filter = (
+        letter_filters.DiscardedFilter,
         filters.ReasonFilter,
         filters.QueueFilter,
         filters.DiedFilter,
         filters.TaskFilter,
         filters.FingerprintFilter,
+        letter_filters.PickedFilter,
     )
     deferred = (*RequestAdmin.deferred, "message")
     search_help_text = payload_search(gettext_lazy("A job's number or a correlation id."))
     other_model = Job
     shows_figures = True
-    operations = (REPLAY, DISCARD)
-    actions = ("replay", "discard", "export_csv")
+    change_list_template = "admin/jobqueue/letters.html"
+    operations = (REPLAY, DISCARD, RESTORE, DELETE)
+    actions = ("replay", "discard", "restore", "delete_for_ever", "export_csv")
     exported = (
         *("id", "task", "queue_name", "priority", "enqueued_at", "died_at", "reason"),
         *("error_class", "message", "fingerprint", "attempts", "replays", "losses", "actor"),
@@ -95,22 +61,27 @@ class DeadLetterAdmin(RequestAdmin[DeadLetter]):
         "No dead letters. A job lands here when it has used up its attempts, or when trying again "
         "is pointless."
     )
-    fieldsets: ClassVar[Any] = (
-        (None, {"fields": ["task_name", ("queue_name", "priority", "died_at")]}),
-        (
-            gettext_lazy("Why it gave up"),
-            {
-                "fields": [
-                    "why",
-                    ("error_class", "same_error"),
-                    "whole_message",
-                    ("tries", "replays", "losses", "fence"),
-                ]
-            },
-        ),
-        RequestAdmin.payload_fieldset,
-        RequestAdmin.origin_fieldset,
-    )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Say that it was discarded, and by whom, only where it was."""
+        discarded = {"fields": [("discarded_at", "discarded_by"), "discard_reason"]}
+        return [
+            (None, {"fields": ["task_name", ("queue_name", "priority", "died_at")]}),
+            *([(_("Discarded"), discarded)] if obj and obj.discarded_at else []),
+            (
+                _("Why it gave up"),
+                {
+                    "fields": [
+                        "why",
+                        ("error_class", "same_error"),
+                        "whole_message",
+                        ("tries", "replays", "losses", "fence"),
+                    ]
+                },
+            ),
+            self.payload_fieldset,
+            self.origin_fieldset,
+        ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[DeadLetter]:
         """Add the start of the message, and how long ago it died by the database's clock."""
@@ -147,17 +118,62 @@ class DeadLetterAdmin(RequestAdmin[DeadLetter]):
         url = display.list_url(self.admin_site, DeadLetter, fingerprint=letter.fingerprint)
         return display.link(url, letter.fingerprint)
 
-    @admin.action(permissions=["replay"], description=gettext_lazy("Replay selected dead letters"))
-    def replay(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
-        """Make dead letters pending jobs again."""
-        return self.operate_on_selected(request, queryset, REPLAY)
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the list, with a way to the groups."""
+        tabs = {
+            "groups_url": self.groups_url,
+            "list_url": display.list_url(self.admin_site, DeadLetter),
+        }
+        return super().changelist_view(request, tabs | (extra_context or {}))
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Add the way to edit an open letter."""
+        letter = context["original"]
+        if letter.discarded_at is None and self.may_edit(request):
+            context["controls"] = [(_("Edit and replay"), self.edit_url(letter.pk), False)]
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def group_urls(self, request: HttpRequest, fingerprint: str) -> Mapping[str, str]:
+        """Return where a whole group can be replayed or discarded by those who may."""
+        return {
+            f"{kind}_url": self.bulk_url(kind, fingerprint=fingerprint)
+            if self.may_do(request, kind)
+            else ""
+            for kind in BulkKind.values
+        }
+
+    @admin.action(permissions=["replay"], description=gettext_lazy("Replay selected dead letters…"))
+    def replay(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse:
+        """Ask how and why, and have workers make dead letters pending jobs again."""
+        return self.ask_for_selected(request, BulkKind.REPLAY)
 
     @admin.action(
-        permissions=["discard"], description=gettext_lazy("Discard selected dead letters")
+        permissions=["discard"], description=gettext_lazy("Discard selected dead letters…")
     )
-    def discard(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
-        """Delete dead letters, after a question."""
-        return self.operate_on_selected(request, queryset, DISCARD)
+    def discard(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse:
+        """Ask how and why, and have workers mark dead letters as dealt with."""
+        return self.ask_for_selected(request, BulkKind.DISCARD)
+
+    @admin.action(
+        permissions=["restore"], description=gettext_lazy("Restore selected dead letters")
+    )
+    def restore(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
+        """Make discarded dead letters open again."""
+        return self.operate_on_selected(request, queryset, RESTORE)
+
+    @admin.action(
+        permissions=["delete_for_ever"],
+        description=gettext_lazy("Delete selected dead letters for ever"),
+    )
+    def delete_for_ever(
+        self, request: HttpRequest, queryset: QuerySet[DeadLetter]
+    ) -> HttpResponse | None:
+        """Delete discarded dead letters, after a question."""
+        return self.operate_on_selected(request, queryset, DELETE)
 
     def has_replay_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may replay dead letters."""
@@ -166,3 +182,16 @@ class DeadLetterAdmin(RequestAdmin[DeadLetter]):
     def has_discard_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may discard dead letters."""
         return self.may(request, DISCARD)
+
+    def has_restore_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may restore dead letters, and the list may hold any."""
+        return self.may(request, RESTORE) and _lists_discarded(request)
+
+    def has_delete_for_ever_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may delete dead letters, if the project has that switched on."""
+        is_on = conf.get().DELETE_DEAD_LETTERS and _lists_discarded(request)
+        return self.may(request, DELETE) and is_on
+
+
+def _lists_discarded(request: HttpRequest) -> bool:
+    return request.GET.get("discarded", "") in ("yes", "any")

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobqueue import registry
-from jobqueue.states import Outcome, Status, WorkerState
+from jobqueue.states import BulkState, Outcome, Status, WorkerState
 
 #: A figure is counted up to this and no further.
 MOST_COUNTED = 100_000
@@ -44,6 +44,8 @@ SYMBOLS: dict[str, str] = {
     Outcome.INTERRUPTED: "⊘",
     WorkerState.RUNNING: "▶",
     WorkerState.DRAINING: "▽",
+    BulkState.PAUSED: "‖",
+    BulkState.DONE: "✓",
 }
 _UNITS = (
     (86_400, gettext_lazy("d")),

@@ -20,6 +20,9 @@ SAMPLE = 500
 #: A number of so many digits fits into a column of 64 bits.
 MOST_DIGITS = 18
 
+#: What an address says where a column is empty.
+NONE = "-"
+
 _Lookups = Iterable[tuple[str, Any]]
 
 
@@ -173,6 +176,12 @@ class FingerprintFilter(ExactFilter):
 
     title = _("error fingerprint")
     parameter_name = column = "fingerprint"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the rows; also those of no fingerprint, which an empty value does not ask for."""
+        if self.value() == NONE:
+            return queryset.filter(fingerprint="")
+        return super().queryset(request, queryset)
 
 
 class RecentFilter(SimpleListFilter):

@@ -140,7 +140,7 @@ def run(operation: Operation, rows: QuerySet[Any], order: Order) -> Tally:
         try:
             _run_batch(operation, ids, order, tally)
         except Error as error:
-            tally.stopped = _explain(error)
+            tally.stopped = explain(error)
             break
         tally.seen += len(ids)
     return tally
@@ -166,7 +166,7 @@ def _run_batch(operation: Operation, ids: Sequence[int], order: Order, tally: Ta
         tally.done += _perform(operation, ids, order)
     except (DataError, IntegrityError) as error:
         if len(ids) == 1:
-            tally.refused.append((ids[0], _explain(error)))
+            tally.refused.append((ids[0], explain(error)))
             return
         middle = len(ids) // 2
         for half in (ids[:middle], ids[middle:]):
@@ -196,7 +196,7 @@ def _perform(operation: Operation, ids: Sequence[int], order: Order) -> int:
     return changed if isinstance(changed, int) else len(changed)
 
 
-def _explain(error: Error) -> str:
+def explain(error: Error) -> str:
     """Return the first line of a database's message: the next ones may quote the row."""
     first_line = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {first_line:.200}"

@@ -14,7 +14,7 @@ from jobqueue.claims import Failure, Settlement
 from jobqueue.lifecycle.alias import BATCH, alias, store
 from jobqueue.lifecycle.settling import lost, settle
 from jobqueue.measures import KEPT, SAMPLES_KEPT
-from jobqueue.models import Attempt, DeadLetter, Job, Rollup, Sample
+from jobqueue.models import Attempt, DeadLetter, Job, Replay, Rollup, Sample
 from jobqueue.querysets import ago
 from jobqueue.stores.base import Expired, Look
 
@@ -53,7 +53,8 @@ def prune(
 ) -> dict[str, int]:
     """Delete what is older than the KEEP settings, a batch and a transaction at a time.
 
-    Return how many jobs, dead letters, attempts and figures went, or with ``dry_run`` would go.
+    Return how many jobs, dead letters, attempts, replays and figures went, or with ``dry_run``
+    would go.
     ``most_batches`` bounds how many batches of each kind one call deletes.
     """
     using = alias(using)
@@ -66,6 +67,8 @@ def prune(
         counts["dead letters"] = act(letters, order="died_at")
     attempts = Attempt.objects.using(using).orphaned_before(keep.KEEP_ATTEMPTS)
     counts["attempts"] = act(attempts, order="pk")
+    replays = Replay.objects.using(using).orphaned_before(keep.KEEP_ATTEMPTS)
+    counts["replays"] = act(replays, order="pk")
     rollups = Rollup.objects.using(using)
     counts["rollups"] = sum(
         act(rollups.filter(span=span, start__lt=ago(age)), order="start")

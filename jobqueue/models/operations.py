@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.models.jobs import MAX_LAST_ERROR, MAX_REASON, Job
 from jobqueue.options import MAX_ACTOR, MAX_NAME
-from jobqueue.querysets import BulkOperationQuerySet, OperationLogQuerySet
+from jobqueue.querysets import BulkOperationQuerySet, OperationLogQuerySet, ReplayQuerySet
 from jobqueue.states import BulkKind, BulkState, Reason
 
 
@@ -122,6 +122,8 @@ class Replay(Deed):
     #: The payload before it was edited; null when it was not.
     args = models.JSONField(_("args before"), null=True)
     kwargs = models.JSONField(_("kwargs before"), null=True)
+
+    objects = ReplayQuerySet.as_manager()
 
     class Meta:
         db_table = "jobqueue_replay"

@@ -23,15 +23,25 @@ MOVED = [
     for field in DeadLetter._meta.concrete_fields
     if field.name in {other.name for other in Job._meta.concrete_fields} - {"last_error"}
 ]
-_SAME = ", ".join(
-    name
-    for name in MOVED
-    if name not in {"run_after", "max_attempts", "attempts_forgiven", "replays", "losses"}
-)
+_REVIVED_ANEW = {
+    *("run_after", "max_attempts", "attempts_forgiven", "replays", "losses", "queue_name")
+}
+_SAME = ", ".join(name for name in MOVED if name not in _REVIVED_ANEW)
 # What is not named has its default: pending, due now.
 REVIVE = f"""
-INSERT INTO jobqueue_job ({_SAME}, last_error, max_attempts, attempts_forgiven, replays)
-SELECT {_SAME}, last_error, attempts + max_attempts - attempts_forgiven, attempts, replays + 1
+INSERT INTO jobqueue_job ({_SAME}, last_error, queue_name,
+    max_attempts, attempts_forgiven, replays)
+SELECT {_SAME}, last_error, COALESCE(NULLIF(%s, ''), queue_name),
+    attempts + max_attempts - attempts_forgiven, attempts, replays + 1
+FROM jobqueue_deadletter"""
+
+#: Tells of a replay; the payload goes along where it is about to be edited, unread like all else.
+TELL_OF_REPLAY = """
+INSERT INTO jobqueue_replay (
+    job_id, fence, died_at, death_reason, fingerprint, last_error, from_queue, to_queue,
+    actor_id, actor, reason, operation_id{payload})
+SELECT id, fence, died_at, reason, fingerprint, last_error, queue_name,
+    COALESCE(NULLIF(%s, ''), queue_name), %s, %s, %s, CAST(%s AS bigint){payload}
 FROM jobqueue_deadletter"""
 
 # The payload goes from column to column, unread: what cannot be read can be moved.
@@ -51,6 +61,16 @@ class Inserted(NamedTuple):
     enqueued_at: datetime
 
 
+class ReplayDeed(NamedTuple):
+    """Where replayed letters go (empty: to their own queue), who wants it, and why."""
+
+    queue_name: str = ""
+    actor_id: str = ""
+    actor: str = ""
+    reason: str = ""
+    operation_id: int | None = None
+
+
 class Expired(NamedTuple):
     """A claim whose lease has run out; the ages are in seconds, by the database's clock."""
 
@@ -67,6 +87,7 @@ class Look(NamedTuple):
     paused: Collection[str]  # with jobs or without
     has_due: bool  # scheduled jobs whose time has come
     has_expired: bool  # claims whose lease has run out
+    has_operations: bool  # bulk operations to be carried out
 
 
 #: A payload is read as text, so that one that is unreadable condemns only its own job.
@@ -119,14 +140,25 @@ class Store(ABC):
         claimed = Job.objects.using(self.using).claimed().filter(pk__in=ids)
         return read_claimed(self.lock(claimed.order_by("pk")))
 
-    def revive(self, ids: Sequence[int]) -> None:
+    def revive(self, ids: Sequence[int], *, queue_name: str = "") -> None:
         """Copy dead letters back to the jobs, under their ids, due now and with a fresh budget.
 
-        The payload goes from column to column, unread: a letter that cannot be read can be moved.
+        They go to the queue named, or back to their own. The payload goes from column to column,
+        unread: a letter that cannot be read can be moved.
         """
+        self._for_letters(REVIVE, [queue_name], ids)
+
+    def tell_of_replay(
+        self, ids: Sequence[int], deed: ReplayDeed, *, keeps_payload: bool = False
+    ) -> None:
+        """Write down that dead letters are about to be replayed, with their payload if asked to."""
+        payload = ", args, kwargs" if keeps_payload else ""
+        self._for_letters(TELL_OF_REPLAY.format(payload=payload), deed, ids)
+
+    def _for_letters(self, statement: str, given: Sequence[Any], ids: Sequence[int]) -> None:
+        marks = ", ".join(["%s"] * len(ids))
         with connections[self.using].cursor() as cursor:
-            marks = ", ".join(["%s"] * len(ids))
-            cursor.execute(f"{REVIVE} WHERE id IN ({marks})", ids)
+            cursor.execute(f"{statement} WHERE id IN ({marks})", [*given, *ids])
 
     @abstractmethod
     def insert(self, request: JobRequest) -> Inserted:

@@ -11,11 +11,11 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connections
-from django.db.models import Case, Exists, F, Value, When
+from django.db.models import Case, Exists, F, QuerySet, Value, When
 from django.db.models.functions import Greatest, Least, Now
 
 from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
-from jobqueue.models import MAX_LAST_ERROR, Attempt, Job, Queue
+from jobqueue.models import MAX_LAST_ERROR, Attempt, BulkOperation, Job, Queue
 from jobqueue.querysets import JobQuerySet, QueueQuerySet, ago, from_now
 from jobqueue.states import Outcome, Status
 from jobqueue.stores.base import (
@@ -162,15 +162,29 @@ class GenericStore(Store):
         """Do nothing: workers poll."""
 
     def look(self) -> Look:
+        # The queues last: what an operation's end or a promotion has just made pending is seen.
+        running = BulkOperation.objects.using(self.using).running()
+        due, expired, operations = self._any(self._jobs().due(), self._jobs().expired(), running)
         pending = self._jobs().pending().order_by("queue_name")
         paused = set(self._paused().values_list("name", flat=True))
         names = pending.values_list("queue_name", flat=True).distinct()
         return Look(
             queue_names=[name for name in names if name not in paused],
             paused=paused,
-            has_due=self._jobs().due().exists(),
-            has_expired=self._jobs().expired().exists(),
+            has_due=due,
+            has_expired=expired,
+            has_operations=operations,
         )
+
+    def _any(self, *sets: QuerySet[Any]) -> list[bool]:
+        """Return, by one statement, of which sets there is a row."""
+        parts = [rows.order_by().values("pk").query.get_compiler(self.using) for rows in sets]
+        compiled = [part.as_sql() for part in parts]
+        statement = ", ".join(f"EXISTS ({text})" for text, _ in compiled)
+        with connections[self.using].cursor() as cursor:
+            parameters = [each for _, given in compiled for each in given]
+            cursor.execute(f"SELECT {statement}", parameters)
+            return [bool(found) for found in cursor.fetchone()]
 
 
 def _as_job(request: JobRequest) -> Job:

@@ -227,6 +227,8 @@ SELECT ARRAY(SELECT name FROM queue WHERE name IS NOT NULL AND name <> ALL (paus
             WHERE status = 'scheduled' ORDER BY run_after LIMIT 1), false),
     COALESCE((SELECT true FROM jobqueue_job
             WHERE status = 'claimed' AND claimed_until < statement_timestamp()
-            ORDER BY claimed_at LIMIT 1), false)
+            ORDER BY claimed_at LIMIT 1), false),
+    COALESCE((SELECT true FROM jobqueue_bulkoperation
+            WHERE state = 'running' ORDER BY id LIMIT 1), false)
 FROM (SELECT ARRAY(SELECT name FROM jobqueue_queue WHERE {IS_PAUSED})) AS paused (names)
 """

@@ -41,6 +41,8 @@ class Claimer:
         #: Where the claims since the last look ended, by queue.
         self._floors: dict[str, dict[int, tuple[Any, int]]] = {}
         self.look_due = 0.0
+        #: Whether there were bulk operations to be carried out when last seen.
+        self.has_operations = False
         #: When the latest claims found something, on the monotonic clock.
         self._finds: deque[float] = deque(maxlen=BUSY)
         #: Claims that a database error kept from being handed back.
@@ -66,6 +68,7 @@ class Claimer:
         if look.has_expired:
             lifecycle.rescue(using=self.using)
             look = lifecycle.look(using=self.using)
+        self.has_operations = look.has_operations
         if look.paused:
             self.release_waiting(look.paused)
         promoted = lifecycle.promote(using=self.using) if look.has_due else Counter[str]()

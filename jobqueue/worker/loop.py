@@ -21,6 +21,7 @@ from jobqueue.worker.hand import Hand
 from jobqueue.worker.heartbeat import Heartbeat
 from jobqueue.worker.janitor import Janitor
 from jobqueue.worker.listener import Listener
+from jobqueue.worker.operator import Operator
 from jobqueue.worker.options import WorkerOptions
 from jobqueue.worker.presence import Presence
 from jobqueue.worker.pulse import Contact, Pulse
@@ -67,6 +68,7 @@ class Worker:
         #: Handlers still ran when their leases were given up: the process must end at once.
         self.left_handlers_running = False
         self.janitor = Janitor(self.tally, using=self.using, only_counts=options.until_empty)
+        self.operator = Operator(using=self.using)
         self.listener = Listener(using=self.using, on_news=self._heard)
         self._has_settled = False
         self._wakes: SimpleQueue[str | None] = SimpleQueue()  # with the name of a queue to ask
@@ -95,6 +97,7 @@ class Worker:
         with self._database_may_be_away():
             self.presence.beat()  # the row that asks for notifications; later beats try again
         works = {"heartbeat": self.heartbeat.work, "settle": self.settler.work}
+        works["operate"] = self.operator.work
         self._threads = [start_thread(name, work, failed=self.fail) for name, work in works.items()]
         self.executor.start(self.options.concurrency, failed=self.fail)
         if not self.options.until_empty:
@@ -113,6 +116,8 @@ class Worker:
                 self.claimer.release_stale()
                 self.claimer.look()
                 self.contact.answered()
+                if self.claimer.has_operations:
+                    self.operator.poke()
                 self._listen_no_more_if_busy()
             self._retire_if_too_large()
             claimed = self.claimer.claim()
@@ -151,7 +156,8 @@ class Worker:
     def _is_done(self) -> bool:
         if self.claimer.has_served:
             return True
-        return self.options.until_empty and not self.claimer.ready
+        is_empty = not (self.claimer.ready or self.claimer.has_operations)
+        return self.options.until_empty and is_empty
 
     def _rest(self, claimed: int) -> None:
         """Sleep while there is nothing to claim, or too little room to be worth a statement."""
@@ -162,8 +168,10 @@ class Worker:
             self._sleep(self.claimer.look_due - monotonic(), wake_at=refill_at)
         elif not self._is_idle() and (self.options.until_empty or self.claimer.has_served):
             self._wait_for_the_rest(self.options.poll_interval.total_seconds())
-        elif self.options.until_empty:
+        elif self.options.until_empty and not self.claimer.has_operations:
             pass  # look again: everything is settled now
+        elif self.claimer.has_operations and self.options.until_empty:
+            self._sleep(self.claimer.look_due - monotonic())
         elif self.claimer.is_busy and self.listener.is_listening:
             self._nap()
         elif self._begins_to_listen():
@@ -242,6 +250,7 @@ class Worker:
         self.heartbeat.close()
         self.listener.close()
         self.janitor.close()
+        self.operator.close()
         self._wait_for_threads()
         self.tally.close()
         with self._database_may_be_away():

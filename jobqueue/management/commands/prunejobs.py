@@ -11,10 +11,10 @@ from jobqueue import lifecycle
 
 
 class Command(BaseCommand):
-    """Deletes jobs, attempts, dead letters and figures that are old enough."""
+    """Deletes jobs, attempts, dead letters, replays and figures that are old enough."""
 
     help = (
-        "Delete jobs, attempts and dead letters that are older than the KEEP_... settings,"
+        "Delete jobs, attempts, dead letters and replays that are older than the KEEP_... settings,"
         " and figures that are no longer drawn."
     )
 
