@@ -28,6 +28,7 @@ from tests.processes import PATIENCE
 
 webdriver = pytest.importorskip("selenium.webdriver")
 Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+action_chains = pytest.importorskip("selenium.webdriver").ActionChains
 ui = pytest.importorskip("selenium.webdriver.support.ui")
 WebDriverException = pytest.importorskip("selenium.common.exceptions").WebDriverException
 

@@ -21,7 +21,6 @@ from jobqueue.models import DeadLetter, Job, Worker
 from jobqueue.states import FINISHED, Status
 from jobqueue.stats import age_of
 
-
 #: The lists of one status: what comes next, or what ended last, stands first. Without these the
 #: database might look for a few old rows through all the newer ones.
 ORDERS: dict[str, tuple[str, ...]] = {
