@@ -45,6 +45,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--force-device-scale-factor=1",
+    "--hide-scrollbars",
 )
 #: So often Chromium may fail to start, as it does on a machine that is busy with other things.
 MOST_STARTS = 3
@@ -222,6 +223,13 @@ class BrowserTestCase(StaticLiveServerTestCase):
     @property
     def path(self) -> str:
         return str(self.driver.current_url.removeprefix(self.live_server_url))
+
+    def save_picture(self, path: Path, *, tallest: int) -> None:
+        """Save a picture of the page from its top, as tall as the page is but for a limit."""
+        height = self.script("return document.documentElement.scrollHeight")
+        self.resize(WIDTH, min(max(height, 300), tallest))
+        assert self.driver.save_screenshot(str(path))
+        self.resize(WIDTH, HEIGHT)
 
     def complaints(self) -> list[str]:
         """Return what the browser complained of, but for the icon that the demo has not."""
