@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import unittest
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import django
+from django.conf import settings
 from django.contrib.auth.models import User
+from django.test import override_settings
 from django.urls import reverse
 
 from demo_project.orders.bench.pages import Page, every_page
@@ -181,6 +185,38 @@ class TestWithoutJavaScript(BrowserTestCase):
         for page in every_page(client, choices=1):
             self.open(page.url)
             assert self.find("#content h1, #site-name, #content").text, page
+            assert self.complaints() == [], page
+
+
+@unittest.skipUnless(django.VERSION >= (6, 1), "the admin marks its scripts from 6.1 on")
+@override_settings(
+    MIDDLEWARE=["django.middleware.csp.ContentSecurityPolicyMiddleware", *settings.MIDDLEWARE],
+    TEMPLATES=[
+        settings.TEMPLATES[0]
+        | {
+            "OPTIONS": {
+                "context_processors": [
+                    *settings.TEMPLATES[0]["OPTIONS"]["context_processors"],
+                    "django.template.context_processors.csp",
+                ]
+            }
+        }
+    ],
+    SECURE_CSP={
+        "default-src": ["'none'"],
+        "script-src": ["<CSP_NONCE_SENTINEL>", "'strict-dynamic'"],
+        "style-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "form-action": ["'self'"],
+    },
+)
+class TestUnderAPolicyOfNonces(BrowserTestCase):
+    """The other strict policy: scripts run that the server marked, wherever they come from."""
+
+    def test_every_page_keeps_to_it(self) -> None:
+        populate()
+        for page in every_page(self.log_in(superuser()), choices=1):
+            self.open(page.url)
             assert self.complaints() == [], page
 
 
