@@ -57,6 +57,4 @@ def _open(client: Client, page: Page) -> float:
     response = client.get(page.url)
     if response.streaming:  # a download begins at once, however long it lasts
         next(iter(response), None)
-    elapsed = perf_counter() - started
-    response.close()
-    return elapsed
+    return perf_counter() - started
