@@ -16,6 +16,15 @@ from demo_project.database import data_folder
 from tests.processes import Gate, Marks, OtherConnection, WorkerProcess
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--screenshots",
+        type=Path,
+        metavar="FOLDER",
+        help="where test_admin_screenshots.py puts its pictures; docs/images is the docs' own",
+    )
+
+
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(
     django_db_blocker: pytest_django.DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
-from typing import Any, ClassVar
 from unittest.mock import patch
 
-import pytest
-from django.conf import settings
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import User
-from django.contrib.staticfiles.testing import StaticLiveServerTestCase
-from django.http import HttpRequest, HttpResponse
-from django.test import override_settings
 from django.urls import reverse
 
 from jobqueue import lifecycle
@@ -24,123 +12,22 @@ from jobqueue.admin.overview import OverviewAdmin
 from jobqueue.models import Attempt, BulkOperation, DeadLetter, Job, Queue
 from jobqueue.states import Status
 from jobqueue.testing import run_jobs
+from tests.browser import IS_NEW, BrowserTestCase, superuser
 from tests.factories import (
     AttemptFactory,
     DeadLetterFactory,
     JobFactory,
-    QueueFactory,
-    RollupFactory,
     SampleFactory,
-    WorkerFactory,
 )
-from tests.processes import PATIENCE
-
-webdriver = pytest.importorskip("selenium.webdriver")
-ui = pytest.importorskip("selenium.webdriver.support.ui")
-WebDriverException = pytest.importorskip("selenium.common.exceptions").WebDriverException
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-CHROMEDRIVER = shutil.which("chromedriver")
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1400,1000",
-)
-POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
-    "font-src 'self'; form-action 'self'"
-)
-#: Whether the page that was marked as old has gone, and its successor is complete.
-IS_NEW = "return !window.isOld && document.readyState === 'complete'"
-#: A page that breaks the policy, to show that it would be noticed.
-CONTROL = "/breaks-the-policy/"
 
 
-class StrictPolicy:
-    """Sends the policy with every page."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        if request.path == CONTROL:
-            response = HttpResponse("<script>alert(1)</script>")
-        else:
-            response = self.get_response(request)
-        response["Content-Security-Policy"] = POLICY
-        return response
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="needs Chromium and its driver")
-@override_settings(
-    MIDDLEWARE=[f"{__name__}.StrictPolicy", *settings.MIDDLEWARE], ALLOWED_HOSTS=["*"]
-)
-class TestInTheBrowser(StaticLiveServerTestCase):
-    driver: ClassVar[Any]
-    profile: ClassVar[str]
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        super().setUpClass()
-        cls.profile = tempfile.mkdtemp()
-        cls.addClassCleanup(shutil.rmtree, cls.profile, ignore_errors=True)
-        options = webdriver.ChromeOptions()
-        options.binary_location = CHROMIUM
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        for flag in (*FLAGS, f"--user-data-dir={Path(cls.profile)}"):
-            options.add_argument(flag)
-        service = webdriver.ChromeService(CHROMEDRIVER)
-        cls.driver = webdriver.Chrome(service=service, options=options)
-        cls.addClassCleanup(cls.driver.quit)
-
+class TestInTheBrowser(BrowserTestCase):
     def setUp(self) -> None:
-        User.objects.create_superuser("operator", password="secret")
-        self.driver.get_log("browser")  # what came before is another test's
+        super().setUp()
+        superuser()
         self.open(reverse("admin:login"))
-        self.field("username").send_keys("operator")
-        self.field("password").send_keys("secret")
+        self.fill(username="operator", password="secret")
         self.press("[type=submit]")
-
-    def open(self, path: str) -> None:
-        self.driver.get(self.live_server_url + path)
-
-    def field(self, name: str) -> Any:
-        return self.driver.find_element("name", name)
-
-    def press(self, selector: str) -> None:
-        """Press what leads to another page, and wait until that is there.
-
-        The old page carries a mark: to ask after one of its elements while it is being replaced is
-        an error of the driver's own now and then.
-        """
-        self.driver.execute_script("window.isOld = true")
-        self.driver.find_element("css selector", selector).click()
-        wait = ui.WebDriverWait(self.driver, PATIENCE, ignored_exceptions=[WebDriverException])
-        wait.until(lambda driver: driver.execute_script(IS_NEW))
-
-    def choose(self, action: str) -> None:
-        ui.Select(self.field("action")).select_by_value(action)
-        self.press("button[name=index]")
-
-    @property
-    def text(self) -> str:
-        return str(self.driver.find_element("tag name", "body").text)
-
-    @property
-    def path(self) -> str:
-        return str(self.driver.current_url.removeprefix(self.live_server_url))
-
-    def complaints(self) -> list[str]:
-        """Return what the browser complained of, but for the icon that the demo has not."""
-        entries = self.driver.get_log("browser")
-        return [each["message"] for each in entries if "/favicon.ico" not in each["message"]]
 
     def test_a_dead_letter_is_understood_and_replayed(self) -> None:
         letter = DeadLetterFactory(message="<b>no such</b> user", kwargs={"message": "again"})
@@ -233,35 +120,6 @@ class TestInTheBrowser(StaticLiveServerTestCase):
         assert "edited by operator" in self.text
         assert self.complaints() == []
 
-    def test_no_page_breaks_the_policy(self) -> None:
-        WorkerFactory()
-        job = JobFactory(claimed=True, lease_left=timedelta(0))
-        attempt = AttemptFactory(job=job)
-        letter = DeadLetterFactory()
-        for row in (job, attempt, letter):
-            name = f"admin:jobqueue_{row._meta.model_name}"
-            self.open(reverse(f"{name}_changelist"))
-            self.open(reverse(f"{name}_changelist") + "?q=nothing&task=none")
-            self.open(reverse(f"{name}_change", args=[row.pk]))
-            self.open(reverse(f"{name}_history", args=[row.pk]))
-        self.open(reverse("admin:jobqueue_worker_changelist"))
-        QueueFactory(name="mail", paused=True)
-        SampleFactory(depth=3)
-        RollupFactory(succeeded=1, retried=1, waits={"3": 1}, runs={"3": 1}, tries={"1": 1})
-        self.open(reverse("admin:app_list", args=["jobqueue"]))
-        self.open(reverse("admin:jobqueue_overview_changelist"))
-        assert len(self.driver.find_elements("css selector", ".jobqueue-chart > svg")) == 6
-        self.open(reverse("admin:jobqueue_queue_changelist"))
-        for page in ("change", "pause", "history"):
-            self.open(reverse(f"admin:jobqueue_queue_{page}", args=["mail"]))
-        operation = lifecycle.bulk.ask("replay", expected=1, rate=1)
-        for name in ("groups", "bulk_replay", "bulk_discard"):
-            self.open(reverse(f"admin:jobqueue_deadletter_{name}"))
-        self.open(reverse("admin:jobqueue_deadletter_edit", args=[letter.pk]))
-        self.open(reverse("admin:jobqueue_bulkoperation_changelist"))
-        self.open(reverse("admin:jobqueue_bulkoperation_change", args=[operation.pk]))
-        assert self.complaints() == []
-
     def test_a_queue_is_paused_and_resumed_from_the_overview(self) -> None:
         JobFactory(queue_name="mail")
         self.open(reverse("admin:jobqueue_overview_changelist"))
@@ -282,23 +140,17 @@ class TestInTheBrowser(StaticLiveServerTestCase):
         with patch.object(OverviewAdmin, "refresh_every", 1):
             self.open(reverse("admin:jobqueue_overview_changelist"))
             self.driver.find_element("css selector", "#jobqueue-depth-numbers summary").click()
-            self.driver.execute_script("window.isOld = true")
-            wait = ui.WebDriverWait(self.driver, PATIENCE, ignored_exceptions=[WebDriverException])
-            wait.until(lambda driver: driver.execute_script(IS_NEW))
+            self.script("window.isOld = true")
+            self.wait_until(lambda: self.script(IS_NEW), doing="a refresh")
             is_open = "return document.getElementById('jobqueue-depth-numbers').open"
-            wait.until(lambda driver: driver.execute_script(is_open))
-            self.driver.execute_script(
+            self.wait_until(lambda: self.script(is_open), doing="what was open")
+            self.script(
                 "window.isOld = true; window.ticks = 0;"
                 "getSelection().selectAllChildren(document.querySelector('h1'));"
                 "setInterval(function () { window.ticks += 1; }, 500)"
             )
-            wait.until(lambda driver: driver.execute_script("return window.ticks > 5"))
-            assert self.driver.execute_script("return window.isOld")
-            self.driver.execute_script("getSelection().removeAllRanges()")
-            wait.until(lambda driver: driver.execute_script(IS_NEW))
+            self.wait_until(lambda: self.script("return window.ticks > 5"), doing="some seconds")
+            assert self.script("return window.isOld")
+            self.script("getSelection().removeAllRanges()")
+            self.wait_until(lambda: self.script(IS_NEW), doing="a refresh")
         assert self.complaints() == []
-
-    def test_a_page_that_breaks_it_would_be_noticed(self) -> None:
-        self.open(CONTROL)
-        [complaint] = self.complaints()
-        assert "Content Security Policy" in complaint

@@ -65,6 +65,7 @@ def bench(database: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 SMALL = {
     "jobs": 40,
     "rows": 100,
+    "dead": 20,
     "passing": 40,
     "samples": 2,
     "seconds": 0.2,
@@ -86,9 +87,10 @@ FIGURES = {
     "ballast": ["drain, 100 pending", "drain, 100 succeeded", "drain, 100 scheduled"],
     "horizon": ["drain under an open snapshot, the last quarter of 40"],
     "buffers": ["shared buffers of a claim of 100, 100 pending"],
+    "admin": ["admin: job_changelist", "admin: deadletter_change", "admin: worker_changelist"],
     "wal": ["WAL of a job with 100 bytes of payload"],
 }
-ON_POSTGRESQL_ALONE = ["idle", "producers", "ballast", "horizon", "buffers", "wal"]
+ON_POSTGRESQL_ALONE = ["idle", "producers", "ballast", "horizon", "buffers", "wal", "admin"]
 
 
 #: The parts that share their means with the rest; the rest takes a minute of starting workers.

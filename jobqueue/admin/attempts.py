@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import admin
@@ -61,6 +62,12 @@ class AttemptAdmin(ExportedAdmin[Attempt]):
             {"fields": [("error_class", "same_error"), "whole_message", "whole_traceback"]},
         ),
     )
+
+    def search_through(
+        self, rows: QuerySet[Any], parameters: Mapping[str, Any]
+    ) -> tuple[QuerySet[Any], str]:
+        """Return it: an index finds attempts by their job, and by nothing else."""
+        return rows, "" if "job" in parameters or not parameters else "pk"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Attempt]:
         """Add the start of the message, and which page of the job the user may open."""

@@ -198,6 +198,10 @@ class Migration(migrations.Migration):
             field=models.DurationField(null=True, verbose_name='lease'),
         ),
         migrations.AddIndex(
+            model_name='job',
+            index=models.Index(condition=models.Q(('correlation_id', ''), _negated=True), fields=['correlation_id'], name='jobqueue_job_correlation'),
+        ),
+        migrations.AddIndex(
             model_name='deadletter',
             index=models.Index(condition=models.Q(('discarded_at__isnull', True)), fields=['died_at', 'id'], name='jobqueue_deadletter_open'),
         ),

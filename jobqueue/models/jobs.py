@@ -125,6 +125,12 @@ class Job(Request):
                 name="jobqueue_job_finished",
                 condition=Q(status__in=FINISHED),
             ),
+            # The admin's search. Most jobs have none, and then there is nothing to write here.
+            models.Index(
+                fields=["correlation_id"],
+                name="jobqueue_job_correlation",
+                condition=~Q(correlation_id=""),
+            ),
         ]
         constraints: ClassVar = [
             models.CheckConstraint(

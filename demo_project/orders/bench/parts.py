@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from demo_project.orders.bench import (
+    admin_pages,
     ballast,
     draining,
     enqueueing,
@@ -41,5 +42,6 @@ PARTS = {
     "queues": Part(variety.measure_queues),
     "failures": Part(variety.measure_failures),
     "wal": Part(wal.measure, needs_postgresql=True),
+    "admin": Part(admin_pages.measure, needs_postgresql=True),
     "memory": Part(idle.measure_memory),
 }

@@ -15,6 +15,8 @@ class Scale:
     jobs: int = 20_000
     #: Jobs that only lie in the table: pending behind, kept, or scheduled.
     rows: int = 100_000
+    #: Dead letters that lie beside them, for the admin.
+    dead: int = 1_000
     #: Jobs that pass under an open snapshot.
     passing: int = 40_000
     #: Jobs handed over one at a time, to see how long each waits.
@@ -31,7 +33,9 @@ class Scale:
                 raise ValueError(f"--{name} must be more than 0, not {value}")
 
 
-BIG = Scale(jobs=50_000, rows=1_000_000, passing=200_000, samples=200, seconds=3.0, rounds=5)
+BIG = Scale(
+    jobs=50_000, rows=1_000_000, dead=10_000, passing=200_000, samples=200, seconds=3.0, rounds=5
+)
 
 
 def take_turns(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:

@@ -39,6 +39,7 @@ class Command(BaseCommand):
         add("--all", action="store_true", help=f"at full size: {_told(BIG)}")
         add("--jobs", type=int, help=f"how many are drained (default: {usual.jobs})")
         add("--rows", type=int, help=f"how many lie in the table (default: {usual.rows})")
+        add("--dead", type=int, help=f"dead letters, for the admin (default: {usual.dead})")
         add("--passing", type=int, help=f"under an open snapshot (default: {usual.passing})")
         add("--samples", type=int, help=f"of the pickup latency (default: {usual.samples})")
         add("--seconds", type=float, help=f"one turn of producers (default: {usual.seconds:g})")
