@@ -87,6 +87,10 @@ class TestList:
     def test_leads_to_the_groups(self, admin_client: Client) -> None:
         assert f'href="{groups_url()}"' in get(admin_client, list_url(DeadLetter))
 
+    def test_is_led_to_from_the_figures_by_way_of_the_groups(self, admin_client: Client) -> None:
+        html = get(admin_client, list_url(Job))
+        assert re.search(rf'Dead letters</dt>\s*<dd>\W*<a href="{groups_url()}"', html)
+
     @each_kind
     def test_leads_with_what_was_picked_to_the_question(self, kind: str) -> None:
         letters = DeadLetterFactory.create_batch(2)

@@ -68,11 +68,17 @@ def _figures(found: stats.Figures, request: HttpRequest, site: AdminSite) -> Ite
     yield Figure(
         _("Dead letters"),
         letters,
-        url(DeadLetter),
+        url(DeadLetter) and _groups_url(site),
         is_alarm=True,
         is_alarming=found.dead_letters > 0,
     )
     yield Figure(_("Live workers"), str(found.live_workers), url(Worker))
+
+
+def _groups_url(site: AdminSite) -> str:
+    """Return where dead letters are understood soonest: by error, where the site has that page."""
+    admin = site.get_model_admin(DeadLetter)
+    return str(getattr(admin, "groups_url", "")) or display.list_url(site, DeadLetter)
 
 
 def _warning(found: stats.Figures) -> str:
