@@ -33,13 +33,14 @@ TRACEBACK = (
     "    carrier.send(order)\n"
     "shop.errors.CarrierUnavailable: no answer within 5 s\n"
 )
+QUEUE = "line"
 HOUR = timedelta(hours=1)
 
 
 def populate(numbers: Iterable[int] = (0,)) -> None:
     """Write rows of every kind: jobs and leases in each state, letters, deeds and figures.
 
-    Each number stands for as much again, with names of its own.
+    Each number stands for as much again, in the same queues: there are few of these everywhere.
     """
     for number in numbers:
         _jobs(number)
@@ -49,7 +50,7 @@ def populate(numbers: Iterable[int] = (0,)) -> None:
 
 
 def _jobs(number: int) -> None:
-    queue = f"line-{number}"
+    queue = QUEUE
     holder = WorkerFactory(queues=queue, lease=timedelta(minutes=1))
     WorkerFactory(state="draining")
     WorkerFactory(silent_for=HOUR)
@@ -72,6 +73,10 @@ def _letters(number: int) -> None:
         "message": "no answer within 5 s",
         "fingerprint": f"{number:016x}",
     }
+    letter = DeadLetterFactory(**fault)
+    DeadLetter.objects.filter(pk=letter.pk).update(
+        discarded_at=Now(), discarded_by="alice", discard_reason="a customer who left"
+    )
     for reason in (Reason.ATTEMPTS_EXHAUSTED, Reason.UNKNOWN_TASK):
         letter = DeadLetterFactory(
             **fault, reason=reason, died_ago=HOUR, kwargs={"order_id": number}
@@ -88,16 +93,13 @@ def _letters(number: int) -> None:
                 traceback=TRACEBACK,
             )
     DeadLetterFactory(message=MARKUP, error_class=MARKUP[:100], kwargs={"note": MARKUP})
-    letter = DeadLetterFactory(**fault)
-    DeadLetter.objects.filter(pk=letter.pk).update(
-        discarded_at=Now(), discarded_by="alice", discard_reason="a customer who left"
-    )
 
 
 def _deeds(number: int) -> None:
-    QueueFactory(name=f"line-{number}")
-    QueueFactory(name=f"paused-{number}", paused=True)
-    QueueFactory(name=f"resumes-{number}", paused_for_a_while=True)
+    if number == 0:
+        QueueFactory(name=QUEUE)
+        QueueFactory(name="paused", paused=True)
+        QueueFactory(name="resumes", paused_for_a_while=True)
     deed = {"actor_id": "1", "actor": "alice", "reason": "the carrier is back"}
     letter = DeadLetter.objects.latest("pk")
     for state in BulkState.values:
@@ -137,20 +139,19 @@ def _deeds(number: int) -> None:
 def _figures(number: int) -> None:
     counts = {"claimed": 50, "succeeded": 40, "retried": 8, "died": 2, "lost": 1}
     shapes = {"waits": {"8": 30, "14": 20}, "runs": {"16": 45, "29": 5}, "tries": {"1": 38, "2": 2}}
-    queue = f"line-{number}"
     tasks = ("tests.tasks.noop", "gone.tasks.vanished")
     for back in range(1, 6):
-        minute = TruncMinute(ago(timedelta(minutes=back)))
-        for task in tasks:
-            Rollup.objects.create(
-                span=60, start=minute, queue_name=queue, task=task, **counts, **shapes
-            )
-        for name in (queue, *([""] if number == 0 else [])):
-            Sample.objects.create(
-                minute=minute,
-                queue_name=name,
-                depth=3 * back,
-                oldest_age=HOUR,
-                in_flight=2,
-                dead_letters=3,
-            )
+        minute = TruncMinute(ago(timedelta(minutes=back + 5 * number)))
+        # The next minute may begin between two of these, and then a row is there already.
+        Rollup.objects.bulk_create(
+            [
+                Rollup(span=60, start=minute, queue_name=QUEUE, task=task, **counts, **shapes)
+                for task in tasks
+            ],
+            ignore_conflicts=True,
+        )
+        depths = {"depth": 3 * back, "oldest_age": HOUR, "in_flight": 2, "dead_letters": 3}
+        Sample.objects.bulk_create(
+            [Sample(minute=minute, queue_name=name, **depths) for name in (QUEUE, "")],
+            ignore_conflicts=True,
+        )

@@ -20,7 +20,7 @@ from demo_project.orders.bench import heaps
 from demo_project.orders.bench.pages import every_page
 from jobqueue.admin import base
 from jobqueue.admin.paginator import CappedPaginator
-from jobqueue.models import Job
+from jobqueue.models import Attempt, DeadLetter, Job, Worker
 from jobqueue.states import Status
 from tests.factories import AttemptFactory, JobFactory
 from tests.populated import populate
@@ -80,10 +80,9 @@ class TestEveryPage:
         pages = every_page(recorder)
         names = {page.name for page in pages}
         for model in registered():
-            name = model._meta.model_name
-            assert f"{name}_changelist" in names
-            if model._default_manager.exists():
-                assert {f"{name}_change", f"{name}_history"} & names
+            assert f"{model._meta.model_name}_changelist" in names
+        for model in (Job, Attempt, DeadLetter, Worker):
+            assert {f"{model._meta.model_name}_{page}" for page in ("change", "history")} <= names
         assert {"job_changelist?status=pending", "deadletter_changelist?q=no-such-word"} <= names
         for page in pages:
             for sql in recorder.asked[page.url]:
