@@ -11,7 +11,7 @@ from django.contrib.admin.utils import quote
 from django.db.models import Model
 from django.urls import URLPattern, reverse
 
-from jobqueue.models import DeadLetter, Job, Lease, Overview, Queue, Worker
+from jobqueue.models import BulkOperation, DeadLetter, Job, Lease, Overview, Queue, Worker
 from tests import factories
 from tests.factories import DeadLetterFactory, JobFactory, Rows, WorkerFactory
 from tests.test_admin_operations import dead_worker, lease_row
@@ -60,6 +60,8 @@ def make_all(model: type[Model]) -> list[Any]:
     if model in (Queue, Overview):
         rows = [make(model), make(Queue, paused=True)]
         return [model._default_manager.get(pk=row.pk) for row in rows]
+    if model is BulkOperation:
+        return [make(model), make(model, paused=True)]
     return [make(model)]
 
 

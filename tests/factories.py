@@ -13,9 +13,19 @@ from django.db.models import Model
 
 from jobqueue import stats
 from jobqueue.measures import EVER, MINUTE, beginning, for_ever
-from jobqueue.models import Attempt, DeadLetter, Job, OperationLog, Queue, Rollup, Sample, Worker
+from jobqueue.models import (
+    Attempt,
+    BulkOperation,
+    DeadLetter,
+    Job,
+    OperationLog,
+    Queue,
+    Rollup,
+    Sample,
+    Worker,
+)
 from jobqueue.querysets import ago, from_now
-from jobqueue.states import Outcome, Reason, Status
+from jobqueue.states import BulkKind, BulkState, Outcome, Reason, Status
 
 M = TypeVar("M", bound=Model)
 NOW = timedelta(0)
@@ -241,3 +251,19 @@ class SampleFactory(Rows[Sample]):
 
     minute = factory.LazyAttribute(lambda sample: minutes_ago(sample.minutes))
     queue_name = ""
+
+
+class BulkOperationFactory(Rows[BulkOperation]):
+    """A replay of all dead letters that is just beginning; ``paused=True`` is one that rests."""
+
+    class Meta:
+        model = BulkOperation
+
+    class Params:
+        paused = factory.Trait(state=BulkState.PAUSED)
+
+    kind = BulkKind.REPLAY
+    expected = 3
+    rate = 1.0
+    actor = "alice"
+    reason = "the mail server is back"

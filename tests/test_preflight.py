@@ -37,7 +37,7 @@ class TestCheck:
         assert not WorkerRow.objects.exists()
 
     def test_fails_with_the_migrations_that_are_not_applied(self) -> None:
-        MigrationRecorder(connection).record_unapplied("jobqueue", "0002_storage")
+        MigrationRecorder(connection).record_unapplied("jobqueue", "0003_operations")
         with pytest.raises(CommandError, match="could not work here: migrations"):
             check()
 

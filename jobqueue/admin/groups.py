@@ -13,8 +13,10 @@ from django.db.models.functions import TruncHour
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.views.decorators.http import require_safe
 
 from jobqueue import lifecycle
 from jobqueue.admin import display, filters, samples
@@ -77,6 +79,7 @@ class GroupedAdmin(ReadOnlyAdmin[M]):
         """Return the addresses of what can be done to a whole group, by the names in Group."""
         raise NotImplementedError
 
+    @method_decorator(require_safe)
     def groups_view(self, request: HttpRequest) -> HttpResponse:
         """Show the groups."""
         if not self.has_view_permission(request):
