@@ -15,7 +15,8 @@ from django.test import override_settings
 from django.urls import reverse
 
 from demo_project.orders.bench.pages import Page, every_page
-from jobqueue.models import DeadLetter
+from jobqueue import lifecycle
+from jobqueue.models import BulkOperation, DeadLetter
 from tests.browser import CONTROL, BrowserTestCase, Keys, action_chains, superuser
 from tests.factories import DeadLetterFactory
 from tests.populated import populate
@@ -174,9 +175,14 @@ class TestWithoutJavaScript(BrowserTestCase):
         self.find("input.action-select").click()
         self.find("noscript input[name=select_across]").click()
         self.choose("discard")
-        assert "105 dead letters" in self.text
+        assert "105 dead letters would go" in self.text
+        self.fill(reason="sent by hand")
         self.press("input[type=submit]")
-        assert "105 dead letters were discarded" in self.text
+        assert "105 dead letters will be discarded" in self.text
+        while lifecycle.bulk.advance() is not None:
+            BulkOperation.objects.update(rate=None)
+        self.reload_until("105 of 105 done")
+        assert not DeadLetter.objects.open().exists()
         assert self.complaints() == []
 
     def test_every_page_can_be_read(self) -> None:

@@ -81,6 +81,7 @@ def name_of(path: Path) -> str:
 
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 WRITTEN = [name for name in MODULES if ".migrations." not in name]
+SHEETS = sorted(PACKAGE.rglob("static/**/*.css"))
 TEMPLATES = sorted(PACKAGE.rglob("templates/**/*.html"))
 
 
@@ -270,6 +271,18 @@ class TestSafety:
 
     def test_a_script_in_a_file_of_its_own_is_allowed(self) -> None:
         assert not UNSAFE_HTML.search("<script src=\"{% static 'x.js' %}\" defer></script>")
+
+
+class TestStyle:
+    @pytest.mark.parametrize("sheet", SHEETS, ids=lambda path: path.name)
+    def test_every_block_is_closed_before_the_next_begins(self, sheet: Path) -> None:
+        """A brace lost in a merge would silently switch off all that follows."""
+        text = re.sub(r"/\*.*?\*/", "", sheet.read_text(), flags=re.DOTALL)
+        depth = 0
+        for brace in re.findall(r"[{}]", text):
+            depth += 1 if brace == "{" else -1
+            assert depth in ((0, 1, 2) if "@media" in text else (0, 1))
+        assert depth == 0
 
 
 UNSAFE_HTML = re.compile(
