@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -165,6 +166,22 @@ class TestAdvance:
         finish()
         found = DeadLetter.objects.discarded().values_list("pk", flat=True)
         assert sorted(found) == [ids[1], ids[3]]
+
+    def test_names_of_thousands_that_were_picked_those_of_the_batch(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With all of them each batch took half a second."""
+        monkeypatch.setattr(advancing, "BATCH", 2)
+        ids = letters(5)
+        ask("discard", ids=ids)
+        DeadLetter.objects.filter(pk=ids[0]).delete()
+        with CaptureQueriesContext(connection) as queries:
+            bulk.advance()
+        looks = [each["sql"] for each in queries if 'FROM "jobqueue_deadletter"' in each["sql"]]
+        named = ",".join(part for sql in looks for part in re.findall(r"IN \(([\d, ]+)\)", sql))
+        assert set(map(int, named.split(","))) == set(ids[:2])
+        finish()
+        assert BulkOperation.objects.get().done == DeadLetter.objects.discarded().count() == 4
 
     def test_marks_what_it_discards_with_who_and_why(self) -> None:
         [pk] = letters(1)

@@ -69,15 +69,14 @@ def permission(kind: str) -> str:
     return f"{DeadLetter._meta.app_label}.{_PERMISSIONS[BulkKind(kind)]}"
 
 
-def matching(operation: BulkOperation, *, using: str) -> QuerySet[DeadLetter]:
-    """Return the open dead letters that an operation is for, those it has passed by included."""
+def _matching(operation: BulkOperation, *, using: str) -> QuerySet[DeadLetter]:
+    """Return the open dead letters that an operation is for and has not passed by."""
     letters = DeadLetter.objects.using(using).open().filter(died_at__lte=operation.until)
-    if operation.ids is not None:
-        letters = letters.filter(pk__in=operation.ids)
     filters = dict(operation.filters)
     if instant := parse_datetime(filters.pop("died_since", "")):
         letters = letters.filter(died_at__gte=as_kept(instant, using=using))
-    return letters.filter(**{FILTERS[name]: value for name, value in filters.items()})
+    letters = letters.filter(**{FILTERS[name]: value for name, value in filters.items()})
+    return letters.filter(pk__gt=operation.position).order_by("pk")
 
 
 class Allowance(NamedTuple):
@@ -186,12 +185,17 @@ def _forbidden(operation: BulkOperation) -> str:
 
 def _do_batch(operation: BulkOperation, most: int, using: str) -> bool:
     """Deal with the next letters, and count; return whether these were the last."""
-    rest = matching(operation, using=using).filter(pk__gt=operation.position)
-    ids = list(rest.order_by("pk").values_list("pk", flat=True)[:most])
+    letters = _matching(operation, using=using)
+    if operation.ids is None:
+        ids = passed = list(letters.values_list("pk", flat=True)[:most])
+    else:  # of thousands that were picked, no more are sent along than this batch is for
+        passed = [pk for pk in operation.ids if pk > operation.position][:most]
+        ids = list(letters.filter(pk__in=passed).values_list("pk", flat=True))
     if ids:
         _do(operation, ids, using)
-        operation.position = ids[-1]
-    return len(ids) < most
+    if passed:
+        operation.position = passed[-1]
+    return len(passed) < most
 
 
 def _do(operation: BulkOperation, ids: Sequence[int], using: str) -> None:

@@ -17,7 +17,6 @@ from jobqueue.lifecycle.advancing import (
     FILTERS,
     SLOWEST,
     advance,
-    matching,
     permission,
     tell,
 )
@@ -36,7 +35,6 @@ __all__ = [
     "advance",
     "ask",
     "cancel",
-    "matching",
     "pause",
     "permission",
     "proceed",
