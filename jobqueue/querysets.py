@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
+from django.conf import settings
+from django.db import connections
 from django.db.models import (
     DateTimeField,
     DurationField,
@@ -43,6 +45,13 @@ def ago(span: timedelta) -> ExpressionWrapper[Any]:
 def from_now(span: timedelta) -> ExpressionWrapper[Any]:
     """The instant ``span`` after now, by the database's clock."""
     return ExpressionWrapper(Now() + Value(span), output_field=DateTimeField())
+
+
+def as_kept(instant: datetime, *, using: str) -> datetime:
+    """Return an instant as this database takes it: one that keeps no zones is told it in UTC."""
+    if instant.tzinfo is None or settings.USE_TZ or connections[using].features.supports_timezones:
+        return instant
+    return instant.astimezone(UTC).replace(tzinfo=None)
 
 
 class JobQuerySet(QuerySet["Job"]):

@@ -252,8 +252,8 @@ _LOCKS = (
         "replay-unlocked",
         "replay takes letters without locking them",
         LETTERS,
-        "ids = list(store(using).lock(letters).values_list",
-        "ids = list(letters.values_list",
+        "found = dict(store(using).lock(letters).values_list",
+        "found = dict(letters.values_list",
         f"{AT_ONCE}::TestReplay",
     ),
     mutant(

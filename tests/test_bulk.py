@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from threading import Event
+from threading import enumerate as threads
 from typing import Any
 
 import pytest
+from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.models import Permission, User
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import lifecycle
@@ -19,10 +23,10 @@ from jobqueue.models import BulkOperation, DeadLetter, Job, OperationLog, Replay
 from jobqueue.querysets import ago
 from jobqueue.states import BulkState
 from jobqueue.worker.operator import Operator
-from tests import verbs
+from tests import tasks, verbs
 from tests.factories import DeadLetterFactory, JobFactory
 from tests.in_process import run_until_empty, running_worker
-from tests.processes import OtherConnection, WorkerProcess, wait_until
+from tests.processes import Gate, OtherConnection, WorkerProcess, wait_until
 from tests.soundness import violations
 
 pytestmark = pytest.mark.django_db
@@ -88,6 +92,15 @@ class TestAsk:
             ({"rate": 0.0}, "rate"),
             ({"rate": float("nan")}, "rate"),
             ({"rate": float("inf")}, "rate"),
+            ({"rate": 1e-9}, "rate"),
+            ({"rate": 1e308}, "rate"),
+            ({"filters": {"task": None}}, "task"),
+            ({"filters": {"task": "x" * 201}}, "task"),
+            ({"filters": {"fingerprint": "\0"}}, "fingerprint"),
+            ({"filters": {"died_since": "yesterday"}}, "died_since"),
+            ({"filters": {"died_since": "2026-13-01T00:00:00Z"}}, "died_since"),
+            ({"filters": {"died_since": 5}}, "died_since"),
+            ({"until": datetime(2026, 11, 29)}, "naive"),  # noqa: DTZ001 - that is the point
             ({"target_queue": "A b"}, "queue_name"),
             ({"kind": "discard", "target_queue": "mail"}, "only replayed jobs"),
             ({"ids": range(10_001)}, "more than 10,000"),
@@ -153,6 +166,22 @@ class TestAdvance:
         finish()
         found = DeadLetter.objects.discarded().values_list("pk", flat=True)
         assert sorted(found) == [ids[1], ids[3]]
+
+    def test_names_of_thousands_that_were_picked_those_of_the_batch(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With all of them each batch took half a second."""
+        monkeypatch.setattr(advancing, "BATCH", 2)
+        ids = letters(5)
+        ask("discard", ids=ids)
+        DeadLetter.objects.filter(pk=ids[0]).delete()
+        with CaptureQueriesContext(connection) as queries:
+            bulk.advance()
+        looks = [each["sql"] for each in queries if 'FROM "jobqueue_deadletter"' in each["sql"]]
+        named = ",".join(part for sql in looks for part in re.findall(r"IN \(([\d, ]+)\)", sql))
+        assert set(map(int, named.split(","))) == set(ids[:2])
+        finish()
+        assert BulkOperation.objects.get().done == DeadLetter.objects.discarded().count() == 4
 
     def test_marks_what_it_discards_with_who_and_why(self) -> None:
         [pk] = letters(1)
@@ -254,6 +283,72 @@ class TestRefusal:
         ask()
         finish()
         assert BulkOperation.objects.get().done == 2
+
+
+class TestFault:
+    """What is wrong with one operation is no affair of the workers, or of other operations."""
+
+    def test_that_would_come_every_time_ends_the_operation(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        letters(2)
+        strange = ask(by=operator("replay_deadletter"))
+        BulkOperation.objects.filter(pk=strange.pk).update(filters={"colour": "red"})
+        ask("discard")
+        finish()
+        assert states() == [BulkState.FAILED, BulkState.DONE]
+        strange.refresh_from_db()
+        assert strange.last_error == "KeyError: 'colour'"
+        line = OperationLog.objects.get(action="replay failed")
+        assert line.after["last_error"] == strange.last_error
+        assert f"bulk.failed operation={strange.pk}" in caplog.text
+
+    def test_of_the_code_that_knows_the_rights_ends_it(self, settings: Any) -> None:
+        by = operator("replay_deadletter")
+        settings.AUTHENTICATION_BACKENDS = ["tests.test_bulk.BrokenBackend"]
+        ask(by=by)
+        finish()
+        assert BulkOperation.objects.get().last_error == "ConnectionError: no directory"
+
+    def test_in_a_row_written_by_hand_ends_no_worker(self) -> None:
+        ask(rate=1)
+        BulkOperation.objects.update(rate=1e308, filters={"died_since": 5})
+        bulk.advance()
+        assert states() == [BulkState.FAILED]
+
+    @pytest.mark.postgresql
+    @pytest.mark.django_db(transaction=True)
+    def test_that_passes_lets_the_others_go_first(self, second_connection: OtherConnection) -> None:
+        [held] = letters(1, queue_name="mail")
+        letters(2)
+        ask(filters={"queue_name": "mail"})
+        ask(filters={"queue_name": "default"})
+        with transaction.atomic():
+            DeadLetter.objects.select_for_update().get(pk=held)
+            impatient = second_connection.start(advance_impatiently)
+            with pytest.raises(OperationalError, match="lock timeout"):
+                impatient.result(30)
+            second_connection.start(bulk.advance).result(30)
+            assert states() == ["running", "done"]
+        finish()
+        assert states() == ["done", "done"]
+
+
+def advance_impatiently() -> float | None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '50ms'")
+    try:
+        return bulk.advance()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET lock_timeout")
+
+
+class BrokenBackend(ModelBackend):
+    """Cannot say who may do what."""
+
+    def has_perm(self, *_: Any, **__: Any) -> bool:
+        raise ConnectionError("no directory")
 
 
 class TestRate:
@@ -509,15 +604,44 @@ class TestWorkers:
         assert not DeadLetter.objects.exists()
 
     def test_say_what_keeps_them_from_it_and_try_again(
-        self, caplog: pytest.LogCaptureFixture
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
+        faults = [OperationalError("the server closed the connection")]
+        advance = bulk.advance
+
+        def advance_later(**given: Any) -> float | None:
+            if faults:
+                raise faults.pop()
+            return advance(**given)
+
+        monkeypatch.setattr(bulk, "advance", advance_later)
         letters(1)
         ask()
+        run_until_empty()
+        assert "worker.bulk_failed" in caplog.text
+        assert states() == ["done"]
+
+    def test_begin_with_one_while_another_waits_for_its_rate(self) -> None:
+        """At the slowest rate that is a minute and a half."""
+        letters(3)
+        letters(1, queue_name="mail")
+        ask(filters={"queue_name": "default"}, rate=bulk.SLOWEST)
         with running_worker():
-            with verbs.refusing("UPDATE", "jobqueue_bulkoperation"):
-                wait_until(lambda: "worker.bulk_failed" in caplog.text)
-            wait_until(lambda: states() == ["done"])
-        assert not DeadLetter.objects.exists()
+            wait_until(Replay.objects.exists)
+            ask(filters={"queue_name": "mail"})
+            wait_until(lambda: states() == ["running", "done"])
+
+    def test_carry_out_nothing_more_once_they_drain(self, gate: Gate) -> None:
+        letters(5)
+        tasks.hold.enqueue(gate=gate.path)
+        ask(rate=1)
+        with running_worker(drain_timeout=timedelta(minutes=5)) as worker:
+            wait_until(worker.hand.running)
+            wait_until(Replay.objects.exists)
+            worker.request_stop()
+            wait_until(lambda: "jobqueue-operate" not in {thread.name for thread in threads()})
+            assert worker.hand.running()
+            gate.open()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -542,6 +666,19 @@ class TestOperator:
         operator.work()
         assert states() == ["done"]
         assert closed == [False]
+
+    def test_rests_as_long_as_it_worked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """On SQLite nobody else writes while a batch is carried out."""
+        operator, nothing = Operator(using="default"), Event()
+        monkeypatch.setattr(bulk, "advance", lambda **_: float(nothing.wait(0.2)))
+        assert operator._advance() >= 0.2
+
+    def test_survives_whatever_an_operation_does(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(bulk, "advance", lambda **_: 1 / 0)
+        assert Operator(using="default")._advance() > 0
+        assert "worker.bulk_failed" in caplog.text
 
     def test_ends_after_the_batch_that_it_is_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(advancing, "BATCH", 2)

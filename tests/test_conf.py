@@ -19,7 +19,7 @@ from pytest_django import DjangoDbBlocker
 from jobqueue import conf, enqueue_many, lifecycle
 from jobqueue.backoff import Exponential, Steps
 from jobqueue.contrib.prometheus.collector import JobQueueCollector
-from jobqueue.models import Attempt, DeadLetter, Job
+from jobqueue.models import Attempt, DeadLetter, Job, Queue
 from jobqueue.testing import run_jobs
 from tests import verbs
 from tests.factories import JobFactory
@@ -109,6 +109,12 @@ class TestWithoutTimeZones:
             job = Job.objects.get(pk=pk)
             assert abs(job.run_after - job.enqueued_at - HOUR) < MINUTE
         assert one.run_after == Job.objects.get(pk=one.pk).run_after
+
+    @pytest.mark.parametrize("until", [HOUR, "aware"])
+    def test_a_pause_is_neither_longer_nor_shorter(self, until: Any) -> None:
+        lifecycle.pause("mail", until=dt.datetime.now(dt.UTC) + HOUR if until == "aware" else until)
+        queue = Queue.objects.paused().get()
+        assert abs(queue.paused_until - queue.paused_at - HOUR) < MINUTE
 
     def test_an_aware_time_that_has_passed_means_now(self) -> None:
         past = dt.datetime.now(dt.timezone(9 * HOUR)) - MINUTE

@@ -483,11 +483,12 @@ class TestASample:
 
 
 class TestChores:
+    @pytest.mark.parametrize("error", [OperationalError("gone"), TypeError("gone")])
     def test_that_fail_come_again_and_disturb_no_other(
-        self, caplog: pytest.LogCaptureFixture
+        self, error: Exception, caplog: pytest.LogCaptureFixture
     ) -> None:
         def fail() -> float:
-            raise OperationalError("gone")
+            raise error
 
         chore = Chore(fail, failed="worker.sample_failed", first=0.0, again=7.0)
         before = monotonic()

@@ -145,6 +145,19 @@ class TestLog:
         assert of_running.after == {"cancel_requested": True}
 
 
+def heard_of(act: Callable[[], Any]) -> str | None:
+    """Return the queue that idle workers are told of when this is done."""
+    WorkerFactory(listens=True)
+    with connection.cursor() as cursor:
+        cursor.execute("LISTEN jobqueue")
+    driver: Any = connection.connection
+    act()
+    found = [each.payload for each in driver.notifies(timeout=5, stop_after=1)]
+    with connection.cursor() as cursor:
+        cursor.execute("UNLISTEN jobqueue")
+    return found[0] if found else None
+
+
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
 class TestWaking:
@@ -152,17 +165,15 @@ class TestWaking:
 
     @pytest.mark.parametrize("act", ["move", "run_now", "release_lease"])
     def test_notifies_at_commit(self, act: str) -> None:
-        WorkerFactory(listens=True)
         do, state = ACTS[act]
         job = JobFactory(**state)
-        with connection.cursor() as cursor:
-            cursor.execute("LISTEN jobqueue")
-        driver: Any = connection.connection
-        do(job.pk)
-        found = [each.payload for each in driver.notifies(timeout=5, stop_after=1)]
-        with connection.cursor() as cursor:
-            cursor.execute("UNLISTEN jobqueue")
-        assert found == ["mail" if act == "move" else "default"]
+        assert heard_of(lambda: do(job.pk)) == ("mail" if act == "move" else "default")
+
+    @pytest.mark.parametrize("queue_name", ["", "mail"])
+    def test_notifies_of_a_replay(self, queue_name: str) -> None:
+        letter = DeadLetterFactory()
+        found = heard_of(lambda: lifecycle.replay([letter.pk], target_queue=queue_name))
+        assert found == (queue_name or "default")
 
     def test_an_idle_worker_takes_a_job_that_was_moved_to_it(self) -> None:
         job = tasks.noop.using(queue_name="nobody").enqueue()

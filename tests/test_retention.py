@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -87,6 +88,22 @@ class TestPrune:
         assert lifecycle.prune()["attempts"] == 1
         assert not Attempt.objects.filter(pk=gone.pk).exists()
         assert set(Attempt.objects.values_list("pk", flat=True)) == {running.pk, dead.pk, young.pk}
+
+    def test_reads_few_of_the_attempts_that_are_young(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Every worker asks once a minute, and no index tells how old they are."""
+        monkeypatch.setattr(maintenance, "STRIDE", 4)
+        for _ in range(3):
+            orphan(finished_ago=31 * DAY)
+        young = [orphan(finished_ago=DAY).pk for _ in range(40)]
+        with CaptureQueriesContext(connection) as queries:
+            assert lifecycle.prune()["attempts"] == 3
+        looks = [each["sql"] for each in queries if " EXISTS" in each["sql"]]
+        bounds = [int(found[1]) for sql in looks if (found := re.search(r'"id" <= (\d+)', sql))]
+        assert all(bound < young[4] for bound in bounds)
+        assert bounds
+        assert list(Attempt.objects.order_by("pk").values_list("pk", flat=True)) == young
 
     def test_treats_discarded_letters_like_all_others(self, settings: Any) -> None:
         settings.JOBQUEUE = {"KEEP_DEAD_LETTERS": DAY}

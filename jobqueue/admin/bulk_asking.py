@@ -34,7 +34,6 @@ from jobqueue.states import BulkKind
 #: From so many letters on their number has to be typed.
 TYPED_BEYOND = 1000
 DEFAULT_RATE = 50
-FASTEST = 10_000
 
 #: What of the list's parameters an operation remembers as a filter, and under which name.
 REMEMBERED = {
@@ -62,8 +61,8 @@ class BulkForm(forms.Form):
     rate = forms.FloatField(
         label=gettext_lazy("Letters a second"),
         help_text=gettext_lazy("At most so many; empty: as fast as it goes."),
-        min_value=0.01,
-        max_value=FASTEST,
+        min_value=lifecycle.bulk.SLOWEST,
+        max_value=lifecycle.bulk.FASTEST,
         required=False,
     )
     target_queue = forms.CharField(

@@ -7,22 +7,33 @@ which workers do it, or when one of them dies: what is committed is done, and co
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django.db import DataError, Error, IntegrityError, transaction
+from django.db import (
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    transaction,
+)
 from django.db.models import DurationField, ExpressionWrapper, F, QuerySet
 from django.db.models.functions import Now
 from django.utils.dateparse import parse_datetime
 
-from jobqueue import authorisation, failpoints
+from jobqueue import authorisation, failpoints, logs
 from jobqueue.exceptions import NotAuthorised
 from jobqueue.lifecycle.alias import alias, store
 from jobqueue.lifecycle.audit import Actor, record
 from jobqueue.lifecycle.letters import mark_discarded, move_back, replay_deed
 from jobqueue.models import MAX_LAST_ERROR, BulkOperation, DeadLetter
 from jobqueue.payload import clean_text
+from jobqueue.querysets import as_kept
 from jobqueue.states import BulkKind, BulkState
 
 #: Letters in one transaction.
@@ -35,6 +46,12 @@ CATCH_UP = 2.0
 BUSY = 1.0
 #: So many operations are looked at; those asked for later wait for one of these to end.
 MOST_AT_ONCE = 100
+
+#: The bounds of a rate, in letters a second.
+SLOWEST, FASTEST = 0.01, 10_000
+
+#: What goes away by itself: the database is away or busy, or had to choose whose work to undo.
+_PASSING = (OperationalError, InterfaceError, InternalError)
 
 #: What a filter can name, with the look-up that it stands for.
 FILTERS = {
@@ -52,15 +69,14 @@ def permission(kind: str) -> str:
     return f"{DeadLetter._meta.app_label}.{_PERMISSIONS[BulkKind(kind)]}"
 
 
-def matching(operation: BulkOperation, *, using: str) -> QuerySet[DeadLetter]:
-    """Return the open dead letters that an operation is for, those it has passed by included."""
+def _matching(operation: BulkOperation, *, using: str) -> QuerySet[DeadLetter]:
+    """Return the open dead letters that an operation is for and has not passed by."""
     letters = DeadLetter.objects.using(using).open().filter(died_at__lte=operation.until)
-    if operation.ids is not None:
-        letters = letters.filter(pk__in=operation.ids)
-    for name, value in operation.filters.items():
-        given = parse_datetime(value) if name == "died_since" else value
-        letters = letters.filter(**{FILTERS[name]: given})
-    return letters
+    filters = dict(operation.filters)
+    if instant := parse_datetime(filters.pop("died_since", "")):
+        letters = letters.filter(died_at__gte=as_kept(instant, using=using))
+    letters = letters.filter(**{FILTERS[name]: value for name, value in filters.items()})
+    return letters.filter(pk__gt=operation.position).order_by("pk")
 
 
 class Allowance(NamedTuple):
@@ -76,6 +92,7 @@ def allowance(rate: float | None, elapsed: timedelta | None) -> Allowance:
     """Reckon what a rate allows so long after the last batch; None: this is the first."""
     if rate is None:
         return Allowance(BATCH, 0.0)
+    rate = min(max(rate, SLOWEST), FASTEST)  # the row may have been written by hand
     due = max(TICK, 1 / rate)  # a slow rate has to be waited for until it allows one letter
     seconds = due if elapsed is None else min(elapsed.total_seconds(), max(CATCH_UP, due))
     if seconds + 1e-6 < due:
@@ -98,7 +115,7 @@ def advance(*, using: str | None = None) -> float | None:
         due = allowance(rate, elapsed)
         if not due.letters:
             waits.append(due.wait)
-        elif (wait := _advance(pk, using)) is None:
+        elif (wait := _take_turn(pk, using)) is None:
             waits.append(BUSY)
         else:
             return wait
@@ -110,6 +127,29 @@ def _running(using: str) -> QuerySet[Any]:
     rested = ExpressionWrapper(Now() - F("advanced_at"), output_field=DurationField())
     rows = BulkOperation.objects.using(using).running().annotate(rested=rested, now=Now())
     return rows.order_by(F("advanced_at").asc(nulls_first=True), "pk")
+
+
+def _take_turn(pk: int, using: str) -> float | None:
+    """Do a batch of one operation, or end it where it would fail every time.
+
+    Whatever is wrong with it is its own affair: workers and other operations go on.
+    """
+    try:
+        return _advance(pk, using)
+    except _PASSING:
+        with suppress(Error):  # the others have their turns before it is tried again
+            BulkOperation.objects.using(using).filter(pk=pk).update(advanced_at=Now())
+        raise
+    except Exception as error:  # noqa: BLE001 - to look at rights runs the project's code
+        logs.event(logging.ERROR, "bulk.failed", with_traceback=True, operation=pk)
+        _fail(pk, _explain(error), using)
+        return 0.0
+
+
+def _fail(pk: int, why: str, using: str) -> None:
+    with store(using).transaction():
+        if operation := store(using).lock(_running(using).filter(pk=pk)).first():
+            _end(operation, BulkState.FAILED, using=using, last_error=why)
 
 
 def _advance(pk: int, using: str) -> float | None:
@@ -145,12 +185,17 @@ def _forbidden(operation: BulkOperation) -> str:
 
 def _do_batch(operation: BulkOperation, most: int, using: str) -> bool:
     """Deal with the next letters, and count; return whether these were the last."""
-    rest = matching(operation, using=using).filter(pk__gt=operation.position)
-    ids = list(rest.order_by("pk").values_list("pk", flat=True)[:most])
+    letters = _matching(operation, using=using)
+    if operation.ids is None:
+        ids = passed = list(letters.values_list("pk", flat=True)[:most])
+    else:  # of thousands that were picked, no more are sent along than this batch is for
+        passed = [pk for pk in operation.ids if pk > operation.position][:most]
+        ids = list(letters.filter(pk__in=passed).values_list("pk", flat=True))
     if ids:
         _do(operation, ids, using)
-        operation.position = ids[-1]
-    return len(ids) < most
+    if passed:
+        operation.position = passed[-1]
+    return len(passed) < most
 
 
 def _do(operation: BulkOperation, ids: Sequence[int], using: str) -> None:
@@ -229,7 +274,7 @@ def tell(
     )
 
 
-def _explain(error: Error) -> str:
-    """Return the first line of a database's message: the next ones may quote the row."""
+def _explain(error: Exception) -> str:
+    """Return the first line of a message: in a database's, the next ones may quote the row."""
     first_line = str(error).partition("\n")[0]
     return clean_text(f"{type(error).__name__}: {first_line}", limit=300)

@@ -74,11 +74,12 @@ def move_back(
 ) -> list[int]:
     """Move open dead letters back to the jobs, in the caller's transaction; return which."""
     letters = DeadLetter.objects.using(using).open().filter(pk__in=letter_ids).order_by("pk")
-    ids = list(store(using).lock(letters).values_list("pk", flat=True))
-    if ids:
+    found = dict(store(using).lock(letters).values_list("pk", "queue_name"))
+    if ids := list(found):
         store(using).tell_of_replay(ids, deed, keeps_payload=keeps_payload)
         store(using).revive(ids, queue_name=deed.queue_name)
         DeadLetter.objects.using(using).filter(pk__in=ids).delete()
+        store(using).wake({deed.queue_name} if deed.queue_name else set(found.values()))
     return ids
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.conf import settings
-
 from jobqueue import failpoints
 from jobqueue.exceptions import InvalidPause
 from jobqueue.lifecycle import audit
@@ -15,7 +13,7 @@ from jobqueue.lifecycle.audit import Actor
 from jobqueue.models import MAX_REASON, Queue
 from jobqueue.options import MAX_ACTOR, MAX_SPAN, MAX_YEAR, MIN_YEAR, check_queue_name
 from jobqueue.payload import clean_text
-from jobqueue.querysets import from_now
+from jobqueue.querysets import as_kept, from_now
 
 NOW = timedelta(0)
 NOT_PAUSED: dict[str, Any] = {
@@ -51,7 +49,7 @@ def pause(
             name,
             using,
             paused_at=from_now(NOW),
-            paused_until=_as_kept(until),
+            paused_until=_as_kept(until, using),
             paused_by=clean_text(by.name if by else "", limit=MAX_ACTOR),
             pause_reason=clean_text(reason, limit=MAX_REASON),
         )
@@ -135,9 +133,7 @@ def _check_until(until: Any) -> None:
         raise InvalidPause(f"until {until.isoformat()} has passed")
 
 
-def _as_kept(until: datetime | timedelta | None) -> Any:
+def _as_kept(until: datetime | timedelta | None, using: str) -> Any:
     if isinstance(until, timedelta):
         return from_now(until)
-    if until is None or settings.USE_TZ:
-        return until
-    return until.astimezone(UTC).replace(tzinfo=None)
+    return until and as_kept(until, using=using)

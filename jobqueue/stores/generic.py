@@ -6,17 +6,16 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db import connections
 from django.db.models import Case, Exists, F, QuerySet, Value, When
 from django.db.models.functions import Greatest, Least, Now
 
 from jobqueue.claims import Claim, JobRequest, Key, Lease, Settlement, Turn
 from jobqueue.models import MAX_LAST_ERROR, Attempt, BulkOperation, Job, Queue
-from jobqueue.querysets import JobQuerySet, QueueQuerySet, ago, from_now
+from jobqueue.querysets import JobQuerySet, QueueQuerySet, ago, as_kept, from_now
 from jobqueue.states import Outcome, Status
 from jobqueue.stores.base import (
     CLAIM,
@@ -54,7 +53,9 @@ class GenericStore(Store):
 
     def insert_many(self, requests: Sequence[JobRequest]) -> list[int]:
         with self.transaction():
-            jobs = self._jobs().bulk_create([_as_job(request) for request in requests])
+            jobs = self._jobs().bulk_create(
+                _as_job(request, using=self.using) for request in requests
+            )
             later = [job.pk for job in jobs if job.status == Status.SCHEDULED]
             if later:  # the database's clock decides whether they really are
                 self._jobs().due().filter(pk__in=later).update(status=Status.PENDING)
@@ -187,23 +188,17 @@ class GenericStore(Store):
             return [bool(found) for found in cursor.fetchone()]
 
 
-def _as_job(request: JobRequest) -> Job:
+def _as_job(request: JobRequest, *, using: str) -> Job:
     given = request._asdict()
     run_at, run_in = given.pop("run_at"), given.pop("run_in")
     for name in JSON:
         given[name] = None if given[name] is None else json.loads(given[name])
     job = Job(**_DEFAULTS | given)
-    if run_at is not None or run_in is not None:
-        job.status = Status.SCHEDULED
-        job.run_after = _as_kept(run_at) or from_now(timedelta(seconds=run_in))
+    if run_at is not None:
+        job.status, job.run_after = Status.SCHEDULED, as_kept(run_at, using=using)
+    elif run_in is not None:
+        job.status, job.run_after = Status.SCHEDULED, from_now(timedelta(seconds=run_in))
     return job
-
-
-def _as_kept(instant: datetime | None) -> datetime | None:
-    """Return an instant as the database tells the time: without time zones that is in UTC."""
-    if instant is None or settings.USE_TZ:
-        return instant
-    return instant.astimezone(UTC).replace(tzinfo=None)
 
 
 def _asked(jobs: JobQuerySet) -> dict[Key, bool]:

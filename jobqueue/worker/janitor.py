@@ -8,7 +8,7 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from time import monotonic
 
-from django.db import Error, connections
+from django.db import connections
 
 from jobqueue import lifecycle, logs
 from jobqueue.lifecycle.alias import BATCH
@@ -45,10 +45,10 @@ class Chore:
         self.due = monotonic() + first
 
     def do(self) -> None:
-        """Do it now; after a database error, again after a pause."""
+        """Do it now; after an error, again after a pause."""
         try:
             pause = self._work()
-        except Error as error:
+        except Exception as error:  # noqa: BLE001 - a figure must not end a worker
             logs.problem(self._failed, error)
             pause = self._again
         self.due = monotonic() + pause

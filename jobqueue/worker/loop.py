@@ -223,6 +223,7 @@ class Worker:
 
     def drain(self) -> None:
         """Claim nothing more, hand back what has not started, let the rest finish, and go."""
+        self.operator.close()
         self.presence.draining()
         self.heartbeat.poke()
         signals.worker_draining.send_robust(WorkerRow, worker=self)
@@ -250,7 +251,6 @@ class Worker:
         self.heartbeat.close()
         self.listener.close()
         self.janitor.close()
-        self.operator.close()
         self._wait_for_threads()
         self.tally.close()
         with self._database_may_be_away():

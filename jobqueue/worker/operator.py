@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from queue import Empty, SimpleQueue
+from time import monotonic
 
-from django.db import Error, connections
+from django.db import connections
 
 from jobqueue import lifecycle, logs
 from jobqueue.worker.threads import Pause
+
+#: The longest rest while operations run: another may be asked for meanwhile. In seconds.
+MOST_REST = 1.0
 
 
 class Operator:
@@ -35,7 +39,7 @@ class Operator:
         while self._calls.get():
             rest: float | None = 0.0
             while rest is not None:
-                if self._is_closed_within(rest):
+                if self._is_closed_within(min(rest, MOST_REST)):
                     return
                 rest = self._advance()
             self.is_at_work = False
@@ -48,13 +52,17 @@ class Operator:
             return False
 
     def _advance(self) -> float | None:
-        """Do a batch; return how long to rest. An error undid the batch, which is tried again."""
+        """Do a batch; return how long to rest. An error undid the batch, which is tried again.
+
+        A rest is no shorter than the batch: on SQLite nobody else writes while one is carried out.
+        """
+        began = monotonic()
         try:
             rest = lifecycle.bulk.advance(using=self.using)
-        except Error as error:
+        except Exception as error:  # noqa: BLE001 - an operation's fault must not end the worker
             connections.close_all()
             pause = self._pause.next()
             logs.problem("worker.bulk_failed", error, retry_in_s=round(pause, 1))
             return pause
         self._pause.reset()
-        return rest
+        return None if rest is None else max(rest, monotonic() - began)
