@@ -15,6 +15,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue.admin import payloads
+from jobqueue.admin.export import as_csv
 from jobqueue.models import Attempt, DeadLetter, Job, Lease, OperationLog
 from tests.admin_site import admins, make
 from tests.factories import AttemptFactory, DeadLetterFactory, JobFactory, OperationLogFactory
@@ -125,6 +126,18 @@ class TestFormulas:
         letter = DeadLetterFactory(message=text, error_class=text)
         [line] = read(export(client, DeadLetter, letter.pk))
         assert line["message"] == line["error_class"] == f"'{text}"
+
+    @pytest.mark.parametrize(
+        "unseen", ["\u00a0", "\ufeff", "\u200b", "\x0b", "\u202e", "\x1b \u3000"]
+    )
+    def test_are_text_behind_what_cannot_be_seen(self, unseen: str) -> None:
+        [_, line] = as_csv(["a"], [[f"{unseen}=1+1"]])
+        assert line.decode().rstrip().strip('"') == f"'{unseen}=1+1"
+
+    def test_are_text_where_semicolons_separate(self) -> None:
+        """A sheet of many languages takes what follows a semicolon for the next cell."""
+        [_, line] = as_csv(["a"], [["sent; =cmd|'/c calc'!A1;-1; b"]])
+        assert line.decode().rstrip() == "sent;' =cmd|'/c calc'!A1;'-1; b"
 
     def test_leave_numbers_and_quotes_alone(self, client: Client) -> None:
         message = 'a,"b";c\r\nd' + MARKUP

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from django import forms
-from django.conf import settings
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import model_ngettext, quote, unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.dateparse import parse_datetime
 from django.utils.decorators import method_decorator
-from django.utils.timezone import is_aware
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST
@@ -105,23 +100,20 @@ class OperatedAdmin(ReadOnlyAdmin[M]):
         form: DeedForm,
     ) -> HttpResponse:
         count = _count(applicable)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": operation.title,
-            "opts": self.opts,
-            "media": self.media,
-            "operation": operation,
-            "form": form,
-            "count": display.capped(count),
-            "name": model_ngettext(self.opts, count),
-            "others": (selection.picked or count) - count,
-            "named": applicable.order_by("-pk")[:MOST_NAMED],
-            "unnamed": count > MOST_NAMED,
-            "hidden": selection.hidden,
-            "back": selection.back,
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/jobqueue/confirmation.html", context)
+        return self.page(
+            request,
+            "admin/jobqueue/confirmation.html",
+            operation.title,
+            operation=operation,
+            form=form,
+            count=display.capped(count),
+            name=model_ngettext(self.opts, count),
+            others=(selection.picked or count) - count,
+            named=applicable.order_by("-pk")[:MOST_NAMED],
+            unnamed=count > MOST_NAMED,
+            hidden=selection.hidden,
+            back=selection.back,
+        )
 
     def get_urls(self) -> list[URLPattern]:
         """Add an address for each operation on one row."""
@@ -184,21 +176,16 @@ def _selection(request: HttpRequest, rows: QuerySet[Any], operation: Operation) 
     if not forms.BooleanField(required=False).clean(request.POST.get("select_across")):
         hidden += [(ACTION_CHECKBOX_NAME, each) for each in picked]
         return Selection(rows, len(picked), hidden, back)
-    until = _read_instant(request.POST.get("until", "")) or operations.now(rows)
-    if until:
+    now = operations.now(rows)
+    if now is None:
+        rows = rows.none()
+    else:
+        until = operations.read_until(request.POST.get("until", ""), now)
         rows = rows.filter(**{f"{operation.since}__lte": until})
         hidden += [("until", until.isoformat())]
     # Django does not look at an action for which no row was picked.
     hidden += [("select_across", "1"), (ACTION_CHECKBOX_NAME, picked[0] if picked else "0")]
     return Selection(rows, None, hidden, back)
-
-
-def _read_instant(text: str) -> datetime | None:
-    try:
-        instant = parse_datetime(text)
-    except ValueError:
-        return None
-    return instant if instant and is_aware(instant) is settings.USE_TZ else None
 
 
 def _report(operation: Operation, tally: Tally, picked: int | None) -> list[tuple[int, str]]:

@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import django
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import SuspiciousOperation, ValidationError
 from django.db.models import Count, Min, Model, QuerySet, Value
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 
 from jobqueue.admin import deeds, display, figures, filters
 from jobqueue.admin.checks import PermissionChecks
@@ -103,8 +108,17 @@ class ReadOnlyAdmin(_ModelAdmin[M]):
         return False
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow our filters only: any other look-up could find out what a payload holds."""
-        return lookup in filters.parameters(self.list_filter)
+        """Allow filters of the list only: any other could find out what a payload holds."""
+        listed = self.get_list_filter(request) if request else self.list_filter
+        if lookup in filters.parameters(listed):
+            return True
+        return not {lookup, lookup.rpartition("__")[0]}.isdisjoint(filters.columns(listed))
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> M | None:
+        """Return the row; none for a key that no database can hold."""
+        return None if "\0" in object_id else super().get_object(request, object_id, from_field)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the list that is never sorted otherwise."""
@@ -127,6 +141,7 @@ class ReadOnlyAdmin(_ModelAdmin[M]):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the list; where asked for, with the figures of the whole queue above it."""
+        _refuse_odd_keys(request, self.opts.pk)
         extra: dict[str, Any] = {"empty_text": self.empty_text}
         if self.shows_figures:
             # A callable: read when the page is rendered, and not for an action that redirects.
@@ -151,3 +166,38 @@ class ReadOnlyAdmin(_ModelAdmin[M]):
     def link_to(self, model: type[Model], pk: Any, text: Any) -> SafeString:
         """Return a link to a row's page on this site."""
         return display.link(display.change_url(self.admin_site, model, pk), text)
+
+    def page(
+        self,
+        request: HttpRequest,
+        template: str,
+        title: Any,
+        *,
+        under: Sequence[tuple[Any, str]] = (),
+        **context: Any,
+    ) -> TemplateResponse:
+        """Return a page of our own, with what every page of this site has.
+
+        ``under`` which pages it stands, after that of the list: their names and addresses.
+        """
+        request.current_app = self.admin_site.name
+        name = capfirst(self.opts.verbose_name_plural)
+        lists = [(name, display.list_url(self.admin_site, self.model))]
+        common = {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "opts": self.opts,
+            "media": self.media,
+            "crumbs": [*(lists if self.has_view_permission(request) else []), *under],
+            "lists_breadcrumbs": django.VERSION >= (6, 1),
+        }
+        return TemplateResponse(request, template, common | context)
+
+
+def _refuse_odd_keys(request: HttpRequest, pk: Any) -> None:
+    """Refuse to act on keys that no row can have; Django would fail with them."""
+    try:
+        for key in request.POST.getlist(ACTION_CHECKBOX_NAME):
+            pk.to_python(key)
+    except ValidationError:
+        raise SuspiciousOperation("a key that no row can have") from None

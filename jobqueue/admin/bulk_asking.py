@@ -8,26 +8,24 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from django import forms
-from django.conf import settings
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.dateparse import parse_datetime
+from django.utils.decorators import method_decorator
 from django.utils.http import urlencode
-from django.utils.timezone import is_aware
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_http_methods
 
 from jobqueue import lifecycle, options
-from jobqueue.admin import display, dry_run, filters, operations, samples
+from jobqueue.admin import display, dry_run, filters, operations, payloads, samples
 from jobqueue.admin.base import M, ReadOnlyAdmin
 from jobqueue.admin.samples import Newest
 from jobqueue.exceptions import InvalidJob
-from jobqueue.models import MAX_REASON, BulkOperation
+from jobqueue.models import MAX_REASON, BulkOperation, DeadLetter
 from jobqueue.options import MAX_NAME
 from jobqueue.states import BulkKind
 
@@ -143,7 +141,8 @@ class BulkAdmin(ReadOnlyAdmin[M]):
     def ask_for_selected(self, request: HttpRequest, kind: str) -> HttpResponse:
         """Lead from the list to the page, with what was picked or the filters in the address."""
         if "1" in request.POST.getlist("select_across"):
-            return HttpResponseRedirect(self.bulk_url(kind, **request.GET.dict()))
+            filters_given = {name: each for name, each in request.GET.items() if name != "p"}
+            return HttpResponseRedirect(self.bulk_url(kind, **filters_given))
         picked = dict.fromkeys(request.POST.getlist(ACTION_CHECKBOX_NAME))
         return HttpResponseRedirect(self.bulk_url(kind, ids=",".join(picked)))
 
@@ -152,6 +151,7 @@ class BulkAdmin(ReadOnlyAdmin[M]):
         user: Any = request.user
         return self.has_view_permission(request) and user.has_perm(lifecycle.bulk.permission(kind))
 
+    @method_decorator(require_http_methods(["GET", "HEAD", "POST"]))
     def bulk_view(self, request: HttpRequest, *, kind: str) -> HttpResponse:
         """Show what would be done, and have it done once the form is sent."""
         if not self.may_do(request, kind):
@@ -198,28 +198,31 @@ class BulkAdmin(ReadOnlyAdmin[M]):
     def _show_bulk(
         self, request: HttpRequest, asked: Asked, form: BulkForm, changes: Any
     ) -> HttpResponse:
-        found = dry_run.look_into(asked.found, checks_payloads=asked.kind == BulkKind.REPLAY)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": TITLES[asked.kind],
-            "opts": self.opts,
-            "media": self.media,
-            "kind": asked.kind,
-            "form": form,
-            "found": found,
-            "size": asked.found.size,
-            "would_go": _would_go(asked.found.size),
-            "words": list(in_words(changes)),
-            "back": display.list_url(self.admin_site, self.model, **request.GET.dict()),
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/jobqueue/bulk.html", context)
+        found = dry_run.look_into(
+            asked.found,
+            checks_payloads=asked.kind == BulkKind.REPLAY,
+            quotes_payloads=payloads.may_see(request),
+        )
+        return self.page(
+            request,
+            "admin/jobqueue/bulk.html",
+            TITLES[asked.kind],
+            kind=asked.kind,
+            form=form,
+            found=found,
+            size=asked.found.size,
+            would_go=_would_go(asked.found.size),
+            words=list(in_words(changes)),
+            back=display.list_url(self.admin_site, self.model, **request.GET.dict()),
+        )
 
 
 def _asked(kind: str, request: HttpRequest, changes: Any) -> Asked:
     """Read which letters are meant: the open ones that the list would show."""
     letters = changes.queryset.using(lifecycle.alias()).open()
-    until = _read_instant(request.POST.get("until", ""))
+    asked = request.POST.get("until", "")
+    now = operations.now(DeadLetter.objects.all()) if asked else None
+    until = operations.read_until(asked, now) if now else None
     if until:
         letters = letters.filter(died_at__lte=until)
     found = samples.newest(letters, display.MOST_COUNTED)
@@ -238,7 +241,9 @@ def _remembered(changes: Any, until: datetime | None) -> dict[str, Any] | None:
     """Return the list's filters as an operation keeps them; None where it cannot keep one."""
     given = {name: values[-1] for name, values in changes.get_filters_params().items()}
     used = {name: value for name, value in given.items() if value and name not in _IGNORED}
-    if changes.query or not used.keys() <= REMEMBERED.keys():
+    # Nor can it keep what a project's own get_queryset() leaves out, such as others' letters.
+    is_narrowed = bool(changes.root_queryset.query.where)
+    if is_narrowed or changes.query or not used.keys() <= REMEMBERED.keys():
         return None
     found = {REMEMBERED[name]: value for name, value in used.items()}
     if found.get("fingerprint") == filters.NONE:
@@ -260,14 +265,6 @@ def in_words(changes: Any) -> Iterator[tuple[Any, Any]]:
         if value and getattr(spec, "parameter_name", "") not in _IGNORED:
             labels = {str(key): label for key, label in spec.lookup_choices}
             yield spec.title, labels.get(value, value)
-
-
-def _read_instant(text: str) -> datetime | None:
-    try:
-        instant = parse_datetime(text)
-    except ValueError:
-        return None
-    return instant if instant and is_aware(instant) is settings.USE_TZ else None
 
 
 def _would_go(count: int) -> str:

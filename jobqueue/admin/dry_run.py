@@ -47,13 +47,16 @@ class DryRun(NamedTuple):
     sample: Sample | None
 
 
-def look_into(found: Newest, *, checks_payloads: bool) -> DryRun:
-    """Find out what there is, without locking or changing anything."""
+def look_into(found: Newest, *, checks_payloads: bool, quotes_payloads: bool) -> DryRun:
+    """Find out what there is, without locking or changing anything.
+
+    Why a payload does not fit may quote it.
+    """
     parts = _parts(found.letters)
     return DryRun(
         parts=parts[:MOST_PARTS],
         has_more_parts=len(parts) > MOST_PARTS,
-        sample=_sample(found.letters) if checks_payloads else None,
+        sample=_sample(found.letters, quotes=quotes_payloads) if checks_payloads else None,
     )
 
 
@@ -71,7 +74,7 @@ def _parts(letters: QuerySet[DeadLetter]) -> list[Part]:
     ]
 
 
-def _sample(letters: QuerySet[DeadLetter]) -> Sample:
+def _sample(letters: QuerySet[DeadLetter], *, quotes: bool) -> Sample:
     texts: list[Any] = [
         Left(Cast(name, TextField()), MOST_CHARACTERS + 1) for name in ("args", "kwargs")
     ]
@@ -83,4 +86,4 @@ def _sample(letters: QuerySet[DeadLetter]) -> Sample:
             continue
         if why := why_unfit(task, version, args, kwargs):
             unfit.append((pk, why))
-    return Sample(size, len(unfit), unfit[:MOST_NAMED])
+    return Sample(size, len(unfit), unfit[:MOST_NAMED] if quotes else [])

@@ -14,10 +14,11 @@ from django.db import Error, transaction
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_http_methods
 
 from jobqueue import lifecycle, payload
 from jobqueue.admin import operations, payloads, unmasking
@@ -29,13 +30,14 @@ from jobqueue.exceptions import (
     JobQueueError,
     UnsupportedVersion,
 )
-from jobqueue.models import MAX_REASON, DeadLetter
+from jobqueue.models import MAX_REASON, DeadLetter, Job
 from jobqueue.options import MAX_NAME
 
 #: Arguments by position are known by name up to so many.
 MOST_NAMES = 1000
 #: What it takes: to edit, to replay, and to see what is edited.
 PERMISSIONS = ("edit_payload", "replay_deadletter", "view_payload")
+TOO_LATE = gettext_lazy("It was left as it is: somebody has dealt with it already.")
 
 
 class PayloadForm(forms.Form):
@@ -119,19 +121,28 @@ class EditedAdmin(OperatedAdmin[M]):
         names = [f"{self.opts.app_label}.{each}" for each in PERMISSIONS]
         return self.has_view_permission(request) and bool(user.has_perms(names))
 
+    @method_decorator(require_http_methods(["GET", "HEAD", "POST"]))
     def edit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show the payload, and replay the letter with what it was made."""
         if not self.may_edit(request):
             raise PermissionDenied
         pk = self.read_pk(object_id)
-        letters = DeadLetter.objects.using(lifecycle.alias()).open().filter(pk=pk)
-        letter = letters.defer("args", "kwargs", "trace").first() if pk is not None else None
+        letters: Any = self.get_queryset(request).using(lifecycle.alias())
+        letter = letters.open().filter(pk=pk).first()
         if letter is None:
-            raise Http404
+            return self._too_late(request, pk)
         form = _form(request, letter)
         if form.is_valid() and self._replay_edited(request, letter, form):
             return HttpResponseRedirect(self.url_after(request, letter.pk))
         return self._show_edit(request, letter, form)
+
+    def _too_late(self, request: HttpRequest, pk: Any) -> HttpResponse:
+        """Say that a letter is no longer open, and lead to what it has become."""
+        was_open = any(each._default_manager.filter(pk=pk).exists() for each in (DeadLetter, Job))
+        if not (was_open and request.method == "POST"):
+            raise Http404
+        self.message_user(request, TOO_LATE, messages.WARNING)
+        return HttpResponseRedirect(self.url_after(request, pk))
 
     def _replay_edited(self, request: HttpRequest, letter: DeadLetter, form: PayloadForm) -> bool:
         """Replay it; where it is refused, add that to the form."""
@@ -162,24 +173,22 @@ class EditedAdmin(OperatedAdmin[M]):
         if done:
             self.message_user(request, _("The dead letter was replayed with the edited payload."))
         else:
-            text = _("It was left as it is: somebody else has dealt with it.")
-            self.message_user(request, text, messages.WARNING)
+            self.message_user(request, TOO_LATE, messages.WARNING)
         return True
 
     def _show_edit(
         self, request: HttpRequest, letter: DeadLetter, form: PayloadForm
     ) -> HttpResponse:
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("Edit and replay %(letter)s") % {"letter": letter},
-            "opts": self.opts,
-            "media": self.media,
-            "form": form,
-            "mask": payloads.MASK,
-            "back": self.page_url(letter.pk),
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/jobqueue/edit.html", context)
+        url = self.page_url(letter.pk)
+        return self.page(
+            request,
+            "admin/jobqueue/edit.html",
+            _("Edit and replay %(letter)s") % {"letter": letter},
+            under=[(letter, url)],
+            form=form,
+            mask=payloads.MASK,
+            back=url,
+        )
 
 
 def _form(request: HttpRequest, letter: DeadLetter) -> PayloadForm:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -21,10 +22,13 @@ from jobqueue.admin import payloads, search
 from jobqueue.admin.base import M, ReadOnlyAdmin
 from jobqueue.admin.operations import actor, new_correlation_id
 from jobqueue.lifecycle import audit
-from jobqueue.models import Job
+from jobqueue.models import MAX_REASON, Job
+from jobqueue.payload import clean_text
 
-#: What a text must not begin with, or a spreadsheet takes it for a formula.
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001 - meant
+#: What a text must not begin with, or a spreadsheet takes it for a formula; white space and what
+#: cannot be seen do not count. Where lists are separated by semicolons a cell ends at each of them.
+_UNSEEN = r"[\s\x00-\x1f\x7f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]*"
+_FORMULA = re.compile(rf"^(?=[\t\r\n])|(?:^|;)(?={_UNSEEN}[=+\-@＝＋－＠])")  # noqa: RUF001 - meant
 #: Rows read at a time.
 CHUNK = 500
 
@@ -88,7 +92,9 @@ class ExportedAdmin(ReadOnlyAdmin[M]):
 
     def _log_export(self, request: HttpRequest, columns: Sequence[str]) -> None:
         """Tell who took which columns of which rows away; what was searched for stays private."""
-        chosen: dict[str, Any] = dict(request.GET.items())
+        chosen: dict[str, Any] = {
+            name: clean_text(str(value), limit=MAX_REASON) for name, value in request.GET.items()
+        }
         if search.is_of_payloads(chosen.get("q", "")):
             chosen["q"] = _("(a payload)")
         if request.POST.get("select_across", "0") == "0":
@@ -132,6 +138,4 @@ def _cell(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, str) and value.lstrip(" ").startswith(FORMULA):
-        return f"'{value}"
-    return value
+    return _FORMULA.sub(r"\g<0>'", value) if isinstance(value, str) else value

@@ -234,8 +234,14 @@ class EndedFilter(RecentFilter):
 
 
 def parameters(filters: Iterable[Any]) -> set[str]:
-    """Return the parameters that the filters understand."""
-    return {each.parameter_name for each in filters}
+    """Return the parameters that our filters understand."""
+    return {each.parameter_name for each in filters if hasattr(each, "parameter_name")}
+
+
+def columns(filters: Iterable[Any]) -> set[str]:
+    """Return the columns that a project's own filters name, as Django's do."""
+    named = (each[0] if isinstance(each, list | tuple) else each for each in filters)
+    return {each for each in named if isinstance(each, str)}
 
 
 def read_key(text: str) -> int | None:

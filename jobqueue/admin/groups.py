@@ -11,7 +11,6 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Max, Min, QuerySet
 from django.db.models.functions import TruncHour
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
 from django.utils.safestring import SafeString
@@ -84,24 +83,21 @@ class GroupedAdmin(ReadOnlyAdmin[M]):
         """Show the groups."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("Dead letters by error"),
-            "opts": self.opts,
-            "media": self.media,
-            "found": self._find_groups(request),
-            "most_letters": MOST_LETTERS,
-            "empty_text": self.empty_text,
-            "groups_url": self.groups_url,
-            "list_url": display.list_url(self.admin_site, self.model),
-            "is_by_error": True,
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/jobqueue/groups.html", context)
+        return self.page(
+            request,
+            "admin/jobqueue/groups.html",
+            _("Dead letters by error"),
+            found=self._find_groups(request),
+            most_letters=MOST_LETTERS,
+            empty_text=self.empty_text,
+            groups_url=self.groups_url,
+            list_url=display.list_url(self.admin_site, self.model),
+            is_by_error=True,
+        )
 
     def _find_groups(self, request: HttpRequest) -> Groups:
-        letters = DeadLetter.objects.using(lifecycle.alias()).open()
-        found = samples.newest(letters, MOST_LETTERS)
+        letters: Any = self.get_queryset(request).using(lifecycle.alias())
+        found = samples.newest(letters.open(), MOST_LETTERS)
         counted = found.letters.values("fingerprint").annotate(
             count=Count("pk"), first=Min("died_at"), last=Max("died_at"), sample=Max("pk")
         )

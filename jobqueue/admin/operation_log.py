@@ -13,15 +13,20 @@ from django.utils.translation import gettext_lazy as _
 
 from jobqueue.admin import deeds, display, filters, payloads, search
 from jobqueue.admin.export import ExportedAdmin
-from jobqueue.models import DeadLetter, Job, OperationLog, Queue, Worker
+from jobqueue.models import BulkOperation, DeadLetter, Job, OperationLog, Queue, Worker
+from jobqueue.states import BulkKind
 from jobqueue.stats import age_of
 
 #: What the lines are about, by the name that they have for it.
-_TARGETS = {str(each._meta.model_name): each for each in (Job, DeadLetter, Queue, Worker)}
+_TARGETS = {
+    str(each._meta.model_name): each for each in (Job, DeadLetter, Queue, Worker, BulkOperation)
+}
 #: What was done so far; others are found in a sample of lines.
 _ACTIONS = (
     *("cancel", "run_now", "move", "prioritise", "extend_lease", "release_lease"),
     *("release_worker", "replay", "discard", "restore", "delete", "pause", "resume", "export"),
+    "replay edited",
+    *(f"{verb} {kind}" for verb in ("ask", "pause", "proceed", "cancel") for kind in BulkKind),
 )
 
 

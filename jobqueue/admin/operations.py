@@ -15,6 +15,8 @@ from django.db import DataError, Error, IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_aware
 from django.utils.translation import gettext_lazy as _
 
 from jobqueue import lifecycle
@@ -25,6 +27,8 @@ from jobqueue.models import MAX_REASON
 BATCH = 500
 #: A run ends after this, says how far it came and can be repeated: web servers stop slow requests.
 TIME_LIMIT = timedelta(seconds=20)
+#: No question is older; and not every database has all the years that a form may name.
+LONG_AGO = timedelta(days=3650)
 
 
 class DeedForm(forms.Form):
@@ -149,6 +153,17 @@ def run(operation: Operation, rows: QuerySet[Any], order: Order) -> Tally:
 def now(rows: QuerySet[Any]) -> datetime | None:
     """Return the database's time; None when there are no rows to tell it by."""
     return rows.using(lifecycle.alias()).order_by().values_list(Now(), flat=True).first()
+
+
+def read_until(text: str, now: datetime) -> datetime:
+    """Return when a question was asked, as its form brings it back; never what is yet to come."""
+    try:
+        asked = parse_datetime(text)
+    except ValueError:
+        return now
+    if asked is None or is_aware(asked) is not is_aware(now):
+        return now
+    return min(max(asked, now - LONG_AGO), now)
 
 
 def _batches(rows: QuerySet[Any]) -> Iterator[list[int]]:

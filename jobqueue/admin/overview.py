@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, ClassVar, NamedTuple
 
-import django
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.http import urlencode
@@ -86,17 +84,12 @@ class OverviewAdmin(ReadOnlyAdmin[Overview]):
         if not self.has_view_permission(request):
             raise PermissionDenied
         context = {
-            **self.admin_site.each_context(request),
-            "title": _("Overview"),
-            "opts": self.opts,
-            "media": self.media,
-            "lists_breadcrumbs": django.VERSION >= (6, 1),
+            "crumbs": [],  # it stands in the place of a list
             "now": timezone.now(),
             **self._panels(request, Asked.of(request)),
             **(extra_context or {}),
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, self.template, context)
+        return self.page(request, self.template, _("Overview"), **context)
 
     def _panels(self, request: HttpRequest, asked: Asked) -> dict[str, Any]:
         strip = figures.strip(request, self.admin_site)
@@ -108,7 +101,7 @@ class OverviewAdmin(ReadOnlyAdmin[Overview]):
             "strip": strip._replace(figures=[each for each in strip.figures if not each.is_alarm]),
             "alarms": panels.alarms(strip),
             "queues": queues,
-            "may_pause": panels.may_pause(request),
+            "may_pause": panels.may_pause(request, self.admin_site),
             "history_title": _history_title(label, asked.queue),
             "spans": [_choice(asked, text, span=each) for each, (text, _span) in SPANS.items()],
             "choices": list(_queue_choices(asked, [row.name for row in queues])),

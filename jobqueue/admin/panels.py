@@ -78,15 +78,16 @@ def alarms(strip: Strip) -> list[Figure]:
     return [figure._replace(is_bad=figure.is_alarming) for figure in found]
 
 
-def may_pause(request: HttpRequest) -> bool:
-    """Tell whether the user may pause and resume queues."""
+def may_pause(request: HttpRequest, site: AdminSite) -> bool:
+    """Tell whether the user may pause and resume queues, and this site has the pages for it."""
     user: Any = request.user
-    return bool(user.has_perm(f"{Queue._meta.app_label}.pause_queue"))
+    may = user.has_perm(f"{Queue._meta.app_label}.pause_queue")
+    return bool(may) and site.is_registered(Queue)
 
 
 def queues(request: HttpRequest, site: AdminSite) -> list[QueueRow]:
     """Return the queues, by name."""
-    links, may = Links(request, site), may_pause(request)
+    links, may = Links(request, site), may_pause(request, site)
     found = stats.by_queue(limit=display.MOST_COUNTED + 1)
     names = [each.name for each in found]
     known = set(Queue.objects.filter(pk__in=names).values_list("pk", flat=True))

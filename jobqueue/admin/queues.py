@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from secrets import token_hex
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import router, transaction
 from django.db.models import BooleanField, Exists, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.decorators import method_decorator
 from django.utils.safestring import SafeString
@@ -22,7 +21,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST
 
 from jobqueue import lifecycle, stats
-from jobqueue.admin import display, pauses
+from jobqueue.admin import display, operations, pauses
 from jobqueue.admin.base import OrderedChangeList, ReadOnlyAdmin
 from jobqueue.exceptions import InvalidJob
 from jobqueue.models import DeadLetter, Job, Overview, Queue
@@ -152,9 +151,8 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
         form = pauses.PauseForm(request.POST or None)
         if request.method == "POST" and form.is_valid():
             reason = form.cleaned_data["reason"]
-            text = _("Paused: %(reason)s") % {"reason": reason}
             pause = partial(lifecycle.pause, name, until=form.until(), reason=reason)
-            self._do(request, name, pause, text)
+            self._do(request, name, pause, f"Paused: {reason}")
             self.message_user(request, _("Queue %(name)s is paused.") % {"name": name})
             return HttpResponseRedirect(self._back(request, name))
         return self._ask(request, name, form)
@@ -163,7 +161,7 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Resume, whatever the reason."""
         name = self._named(request, object_id)
-        if self._do(request, name, partial(lifecycle.resume, name), _("Resumed.")):
+        if self._do(request, name, partial(lifecycle.resume, name), "Resumed."):
             self.message_user(request, _("Queue %(name)s goes on.") % {"name": name})
         else:
             text = _("Queue %(name)s was not paused.") % {"name": name}
@@ -184,12 +182,16 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
     def _do(self, request: HttpRequest, name: str, verb: Any, log: str) -> Any:
         """Do it, and log it for the user, in one transaction."""
         using = lifecycle.alias()
-        user: Any = request.user
-        by = lifecycle.Actor(str(user.pk), user.get_username())
+        given = {
+            "by": operations.actor(request),
+            "correlation_id": operations.new_correlation_id(),
+        }
         with transaction.atomic(using=using):
-            done = verb(by=by, using=using, correlation_id=f"op-{token_hex(8)}")
+            done = verb(**given, using=using)
             if done is not False:
-                self.log_change(request, Queue.objects.using(using).get(pk=name), log)
+                user_id: Any = request.user.pk
+                queue = Queue.objects.using(using).get(pk=name)
+                LogEntry.objects.log_actions(user_id, [queue], CHANGE, log)
         return done
 
     def _back(self, request: HttpRequest, name: str) -> str:
@@ -204,17 +206,17 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
     def _ask(self, request: HttpRequest, name: str, form: pauses.PauseForm) -> HttpResponse:
         using = router.db_for_read(Job)
         paused = Queue.objects.using(using).paused().filter(pk=name).first()
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("Pause queue %(name)s") % {"name": name},
-            "opts": self.opts,
-            "media": self.media,
-            "form": form,
-            "paused": pauses.line(paused) if paused else "",
-            "back": self._back(request, name),
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, self.pause_template, context)
+        back = self._back(request, name)
+        is_of_row = back == display.change_url(self.admin_site, Queue, name)
+        return self.page(
+            request,
+            self.pause_template,
+            _("Pause queue %(name)s") % {"name": name},
+            under=[(name, back)] if is_of_row else [],
+            form=form,
+            paused=pauses.line(paused) if paused else "",
+            back=back,
+        )
 
 
 def condition(paused: Queue | None) -> SafeString:

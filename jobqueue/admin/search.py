@@ -15,6 +15,9 @@ from django.utils.translation import gettext as _
 from jobqueue import conf, registry
 from jobqueue.admin import payloads
 
+#: A longer search, or one of more words, is an accident or an attack.
+MOST_CHARACTERS = 1000
+MOST_WORDS = 20
 #: A path has no more keys than this.
 MOST_KEYS = 10
 #: A position beyond this is in no list that a payload may hold.
@@ -39,13 +42,19 @@ class Term(NamedTuple):
 
 
 def is_of_payloads(text: str) -> bool:
-    """Tell whether any word of a search names a place in the payload."""
-    return any(map(_IS_PATH.match, _WORDS.findall(text)))
+    """Tell whether any word of a search names a place in the payload; what is too long may."""
+    return len(text) > MOST_CHARACTERS or any(map(_IS_PATH.match, _WORDS.findall(text)))
 
 
 def read(text: str) -> Iterator[Term | str]:
     """Yield the terms of a search, all of which must be met; raise SearchError for nonsense."""
-    for word in _WORDS.findall(text):
+    words = _WORDS.findall(text[:MOST_CHARACTERS])
+    if len(text) > MOST_CHARACTERS or len(words) > MOST_WORDS:
+        limits = {"characters": MOST_CHARACTERS, "words": MOST_WORDS}
+        raise SearchError(
+            _("A search has at most %(characters)s characters and %(words)s words.") % limits
+        )
+    for word in words:
         yield _term(word) if _IS_PATH.match(word) else _unquoted(word)
 
 
