@@ -22,7 +22,7 @@ from jobqueue.admin.sparkline import sparkline
 from jobqueue.lifecycle import Actor, bulk
 from jobqueue.models import BulkOperation, DeadLetter, Job, OperationLog, Replay
 from jobqueue.states import BulkState
-from tests.factories import DeadLetterFactory, JobFactory
+from tests.factories import DeadLetterFactory, JobFactory, QueueFactory
 from tests.test_admin_operations import page_url, said, spoil, staff
 from tests.test_admin_pages import MARKUP, assert_harmless, get, list_url, listed, text_of
 
@@ -118,11 +118,19 @@ class TestGroups:
         lifecycle.discard([DeadLetterFactory(fingerprint="c").pk])
         response = admin_client.get(groups_url())
         found = response.context_data["found"].groups
-        assert [(each.fingerprint, each.size) for each in found] == [("b", 4), ("a", 2)]
+        assert [(each.fingerprint, each.size) for each in found] == [("b", "4"), ("a", "2")]
         text = text_of(response.content.decode())
         assert "RuntimeError no route" in text
         assert "gone.tasks.vanished ⚠ not registered" in text
         assert "5 h ago" in text
+
+    def test_stand_beneath_what_is_paused_and_lead_back(self, admin_client: Client) -> None:
+        QueueFactory(name="mail", paused=True)
+        text = text_of(get(admin_client, groups_url()))
+        assert "‖ Queue mail is paused" in text
+        assert "Home › Job queue › Dead letters › Dead letters by error" in text or (
+            "Home Job queue Dead letters Dead letters by error" in text  # drawn by CSS
+        )
 
     def test_lead_to_their_letters_also_where_there_is_no_fingerprint(
         self, admin_client: Client
