@@ -126,11 +126,11 @@ class TestGroups:
 
     def test_stand_beneath_what_is_paused_and_lead_back(self, admin_client: Client) -> None:
         QueueFactory(name="mail", paused=True)
-        text = text_of(get(admin_client, groups_url()))
+        html = get(admin_client, groups_url())
+        text = text_of(html)
         assert "‖ Queue mail is paused" in text
-        assert "Home › Job queue › Dead letters › Dead letters by error" in text or (
-            "Home Job queue Dead letters Dead letters by error" in text  # drawn by CSS
-        )
+        [way_back, _rest] = html.partition('class="breadcrumbs"')[2].split("Dead letters</a>", 1)
+        assert 'href="/admin/jobqueue/deadletter/"' in way_back
 
     def test_lead_to_their_letters_also_where_there_is_no_fingerprint(
         self, admin_client: Client
@@ -226,7 +226,7 @@ class TestDryRun:
         url = bulk_url("discard", task="tests.tasks.fail", reason="timed_out", died="1h")
         text = text_of(get(admin_client, url))
         assert "reason : timed out on the last attempt" in text
-        assert "died in : the last hour" in text
+        assert "time of death : the last hour" in text
         assert "task : tests.tasks.fail" in text
 
     def test_finds_payloads_that_do_not_fit_any_more(self, admin_client: Client) -> None:
@@ -247,7 +247,9 @@ class TestDryRun:
         monkeypatch.setattr(dry_run, "SAMPLE", 2)
         DeadLetterFactory.create_batch(3, task="tests.tasks.noop")
         text = text_of(get(admin_client, bulk_url("replay")))
-        assert "The payloads of the newest 2 fit their tasks: looked into were these only" in text
+        assert (
+            "The payloads of the newest 2 fit their tasks; the others were not looked into" in text
+        )
 
     def test_counts_no_further_than_the_admin_does(
         self, admin_client: Client, monkeypatch: pytest.MonkeyPatch

@@ -247,7 +247,7 @@ class TestWorkers:
         assert re.match(r"w-1 host.example 1234 ▶ running ♥ \d s ago 1 / 4", row_of(html, "w-1"))
         assert "25 %" in row_of(html, "w-1")
         assert "▽ draining" in row_of(html, "w-2")
-        assert "⚠ silent 11 min" in row_of(html, "w-3")
+        assert "⚠ stale 11 min" in row_of(html, "w-3")
 
 
 class TestRefresh:

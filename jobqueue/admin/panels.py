@@ -103,7 +103,7 @@ def _oldest_note(queues: list[QueueRow]) -> Any:
     waiting = [each for each in queues if each.found.oldest_age is not None]
     if not waiting:
         return _("no job waits")
-    first = max(waiting, key=lambda each: each.found.oldest_age)
+    first = max(waiting, key=lambda each: each.found.oldest_age or timedelta(0))
     text = _("in {queue}, which is paused") if first.found.paused else _("in {queue}")
     return format_html(text, queue=_named(first.name, first.waiting_url))
 
@@ -218,7 +218,7 @@ def workers(request: HttpRequest, site: AdminSite) -> list[WorkerRow]:
 
 def _state(worker: stats.WorkerFigures) -> Any:
     if worker.is_stale:
-        return display.warning(_("silent"))
+        return display.warning(_("stale"))
     return display.badge(worker.worker.state, WorkerState)
 
 

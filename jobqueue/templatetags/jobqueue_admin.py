@@ -53,7 +53,7 @@ def breadcrumbs(
     ]
     site = _site(request)
     if site and not is_list and display.may_view(request, site, opts.model):
-        links.append((capfirst(opts.verbose_name_plural), display.list_url(site, opts.model)))
+        links.append((capfirst(str(opts.verbose_name_plural)), display.list_url(site, opts.model)))
     return Breadcrumbs(links, is_numbered=django.VERSION >= (6, 1))
 
 
