@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -96,11 +97,16 @@ class TestLeases:
 
     def test_tell_the_share_of_the_usual_run_time(self, admin_client: Client) -> None:
         RollupFactory(span=EVER, runs={str(bucket(60.0)): 100})
-        lease_row(claimed_ago=HOUR)
+        lease_row(claimed_ago=MINUTE / 2)
         lease_row(task="tests.tasks.never_ran")
         text = text_of(get(admin_client, list_url(Lease)))
-        assert re_percent(text) > 1000
+        assert 30 <= re_percent(text) <= 60
         assert text.count(" % of ") == 1
+
+    def test_point_out_what_runs_much_longer_than_usual(self, admin_client: Client) -> None:
+        RollupFactory(span=EVER, runs={str(bucket(60.0)): 100})
+        lease_row(claimed_ago=HOUR)
+        assert re.search(r"⚠ [4-6]\d times 1 min", text_of(get(admin_client, list_url(Lease))))
 
     def test_are_found_by_filter_and_by_search(self, admin_client: Client) -> None:
         wanted = lease_row(claimed_by="worker-z", queue_name="mail", lease_left=-MINUTE)

@@ -22,7 +22,7 @@ from jobqueue.admin.sparkline import sparkline
 from jobqueue.lifecycle import Actor, bulk
 from jobqueue.models import BulkOperation, DeadLetter, Job, OperationLog, Replay
 from jobqueue.states import BulkState
-from tests.factories import DeadLetterFactory, JobFactory
+from tests.factories import DeadLetterFactory, JobFactory, QueueFactory
 from tests.test_admin_operations import page_url, said, spoil, staff
 from tests.test_admin_pages import MARKUP, assert_harmless, get, list_url, listed, text_of
 
@@ -118,11 +118,19 @@ class TestGroups:
         lifecycle.discard([DeadLetterFactory(fingerprint="c").pk])
         response = admin_client.get(groups_url())
         found = response.context_data["found"].groups
-        assert [(each.fingerprint, each.size) for each in found] == [("b", 4), ("a", 2)]
+        assert [(each.fingerprint, each.size) for each in found] == [("b", "4"), ("a", "2")]
         text = text_of(response.content.decode())
         assert "RuntimeError no route" in text
         assert "gone.tasks.vanished ⚠ not registered" in text
         assert "5 h ago" in text
+
+    def test_stand_beneath_what_is_paused_and_lead_back(self, admin_client: Client) -> None:
+        QueueFactory(name="mail", paused=True)
+        html = get(admin_client, groups_url())
+        text = text_of(html)
+        assert "‖ Queue mail is paused" in text
+        [way_back, _rest] = html.partition('class="breadcrumbs"')[2].split("Dead letters</a>", 1)
+        assert 'href="/admin/jobqueue/deadletter/"' in way_back
 
     def test_lead_to_their_letters_also_where_there_is_no_fingerprint(
         self, admin_client: Client
@@ -218,7 +226,7 @@ class TestDryRun:
         url = bulk_url("discard", task="tests.tasks.fail", reason="timed_out", died="1h")
         text = text_of(get(admin_client, url))
         assert "reason : timed out on the last attempt" in text
-        assert "died in : the last hour" in text
+        assert "time of death : the last hour" in text
         assert "task : tests.tasks.fail" in text
 
     def test_finds_payloads_that_do_not_fit_any_more(self, admin_client: Client) -> None:
@@ -239,7 +247,9 @@ class TestDryRun:
         monkeypatch.setattr(dry_run, "SAMPLE", 2)
         DeadLetterFactory.create_batch(3, task="tests.tasks.noop")
         text = text_of(get(admin_client, bulk_url("replay")))
-        assert "The payloads of the newest 2 fit their tasks: looked into were these only" in text
+        assert (
+            "The payloads of the newest 2 fit their tasks; the others were not looked into" in text
+        )
 
     def test_counts_no_further_than_the_admin_does(
         self, admin_client: Client, monkeypatch: pytest.MonkeyPatch

@@ -81,9 +81,28 @@ class TestFirstScreen:
         WorkerFactory()
         html = get(admin_client, OVERVIEW)
         [alarms] = re.findall(r'<dl class="jobqueue-alarms">.*?</dl>', html, re.DOTALL)
-        assert "Oldest waits 7 min" in text_of(alarms)
+        assert "Oldest waits ⚠ 7 min" in text_of(alarms)
         assert "Dead letters ⚠ 1" in text_of(alarms)
         assert html.index(alarms) < html.index('id="jobqueue-queues"')
+
+    def test_names_the_queues_to_look_at_first(self, admin_client: Client) -> None:
+        JobFactory(queue_name="web", age=3 * MINUTE)
+        JobFactory(queue_name="mail", age=8 * MINUTE)
+        DeadLetterFactory(queue_name="web")
+        DeadLetterFactory.create_batch(2, queue_name="mail")
+        oldest, letters = admin_client.get(OVERVIEW).context["alarms"]
+        assert oldest.is_bad
+        assert "queue=mail&amp;status=pending" in oldest.note
+        assert text_of(letters.note) == "most of them in mail"
+
+    def test_is_not_red_for_what_a_pause_holds_back(self, admin_client: Client) -> None:
+        WorkerFactory()
+        QueueFactory(name="mail", paused=True)
+        JobFactory(queue_name="mail", age=8 * MINUTE)
+        oldest, letters = admin_client.get(OVERVIEW).context["alarms"]
+        assert not oldest.is_bad
+        assert text_of(oldest.note) == "in mail , which is paused"
+        assert letters.note == "nothing has given up"
 
     def test_is_red_when_jobs_wait_and_no_worker_lives(self, admin_client: Client) -> None:
         JobFactory()
@@ -126,7 +145,7 @@ class TestQueues:
         DeadLetterFactory(queue_name="mail")
         roll_up(claimed=50, succeeded=30, retried=8, died=2)
         row = row_of(get(admin_client, OVERVIEW), "mail")
-        assert re.match(r"mail 3 2 min 1\d s 1 ⚠ 1 1 10 8 6 25 % Pause…", row), row
+        assert re.match(r"mail 2 min 1\d s ⚠ 1 3 1 ⚠ 1 10 8 6 ⚠ 25 % Pause…", row), row
 
     def test_without_a_row_are_there_too_and_can_be_paused(self, admin_client: Client) -> None:
         JobFactory(queue_name="unheard-of")
@@ -150,7 +169,7 @@ class TestQueues:
         html = get(admin_client, OVERVIEW).replace("&amp;", "&")
         for link in (
             "/admin/jobqueue/job/?queue=mail&status=pending",
-            "/admin/jobqueue/job/?queue=mail&lease=running",
+            "/admin/jobqueue/lease/?queue=mail&lease=running",
             "/admin/jobqueue/deadletter/?queue=mail",
         ):
             assert f'href="{link}"' in html
@@ -228,7 +247,7 @@ class TestWorkers:
         assert re.match(r"w-1 host.example 1234 ▶ running ♥ \d s ago 1 / 4", row_of(html, "w-1"))
         assert "25 %" in row_of(html, "w-1")
         assert "▽ draining" in row_of(html, "w-2")
-        assert "⚠ silent: 11 min" in row_of(html, "w-3")
+        assert "⚠ stale 11 min" in row_of(html, "w-3")
 
 
 class TestRefresh:

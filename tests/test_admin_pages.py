@@ -423,7 +423,7 @@ class TestWorkers:
         JobFactory(claimed=True, claimed_by="another")
         html = get(admin_client, list_url(Worker))
         assert "default, mail:2" in html
-        assert f'<a href="/admin/jobqueue/job/?worker={worker.name}">1</a>' in html
+        assert f'<a href="/admin/jobqueue/lease/?worker={worker.name}">1</a>' in html
         held = listed(admin_client, list_url(Job, worker=worker.name))
         assert held == {Job.objects.get(claimed_by=worker.name).pk}
 

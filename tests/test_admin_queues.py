@@ -47,7 +47,7 @@ class TestList:
         DeadLetterFactory(queue_name="mail")
         html = get(admin_client, LIST)
         [row] = rows(html)
-        assert re.match(r"mail ▶ open 1 3 min 2\d s 0 1 1", text_of(row)), text_of(row)
+        assert re.match(r"mail ▶ open 3 min 2\d s 1 1 0 1", text_of(row)), text_of(row)
         assert 'href="/admin/jobqueue/deadletter/?queue=mail"' in row
 
     def test_shows_who_paused_one_until_when_and_why(self, admin_client: Client) -> None:

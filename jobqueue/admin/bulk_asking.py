@@ -211,6 +211,7 @@ class BulkAdmin(ReadOnlyAdmin[M]):
             form=form,
             found=found,
             size=asked.found.size,
+            is_part=found.sample is not None and found.sample.size < asked.found.size,
             would_go=_would_go(asked.found.size),
             words=list(in_words(changes)),
             back=display.list_url(self.admin_site, self.model, **request.GET.dict()),

@@ -163,7 +163,12 @@ def _lines(series: Series, places: Sequence[tuple[float, float]], axis: Axis) ->
             parts.append([])
         else:
             parts[-1].append((round(x, 1), axis.at(value)))
-    return [Line(series.kind, _points(part)) for part in parts if part]
+    return [Line(_kind(series, part), _points(part)) for part in parts if part]
+
+
+def _kind(series: Series, part: list[tuple[float, float]]) -> str:
+    """Return the kind of a line: one that is a dot has no dashes to be told by."""
+    return f"{series.kind} jobqueue-dot" if len(part) == 1 else series.kind
 
 
 def _points(part: list[tuple[float, float]]) -> str:

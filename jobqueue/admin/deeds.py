@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.contrib.admin import AdminSite
 from django.db.models import Model
 from django.http import HttpRequest
+from django.utils.safestring import SafeString
 
 from jobqueue.admin import display, payloads
 from jobqueue.models import OperationLog
@@ -20,7 +20,7 @@ MOST_LINES = 20
 class Line(NamedTuple):
     """One thing that was done."""
 
-    at: datetime
+    at: SafeString
     actor: str
     action: str
     reason: str
@@ -54,7 +54,7 @@ def deeds(request: HttpRequest, site: AdminSite, row: Model) -> Deeds | None:
 
 def _line(entry: OperationLog, site: AdminSite) -> Line:
     return Line(
-        at=entry.at,
+        at=display.moment(entry.at),
         actor=entry.actor,
         action=entry.action,
         reason=entry.reason,

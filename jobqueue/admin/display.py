@@ -10,7 +10,6 @@ from django.contrib.admin.utils import quote
 from django.db.models import Choices, Model
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -119,13 +118,20 @@ def span(value: timedelta | None, *, units: int = 2) -> str:
     return " ".join(filter(None, parts[:units])) or f"0 {_UNITS[-1][1]}"
 
 
+def moment(instant: datetime) -> SafeString:
+    """Return an instant to the second, as logs have it, in the time zone of the page."""
+    here = template_localtime(instant)
+    text = here.strftime("%Y-%m-%d %H:%M:%S")
+    return format_html('<time datetime="{}">{}</time>', instant.isoformat(), text)
+
+
 def when(instant: datetime, age: timedelta) -> SafeString:
     """Return how long ago something was, or when it will be; the instant is in the tooltip."""
     text = _("%(span)s ago") if age >= timedelta(0) else _("in %(span)s")
     return format_html(
         '<time datetime="{}" title="{}">{}</time>',
         instant.isoformat(),
-        date_format(template_localtime(instant), "DATETIME_FORMAT"),
+        f"{template_localtime(instant):%Y-%m-%d %H:%M:%S %Z}".strip(),
         text % {"span": span(age, units=1)},
     )
 

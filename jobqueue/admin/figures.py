@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from jobqueue import stats
 from jobqueue.admin import display, pauses
-from jobqueue.models import DeadLetter, Job, Worker
+from jobqueue.models import DeadLetter, Job, Lease, Worker
 from jobqueue.states import Status
 
 
@@ -28,6 +28,8 @@ class Figure(NamedTuple):
     is_alarm: bool = False
     #: Whether that should happen now.
     is_alarming: bool = False
+    #: What stands beneath it where there is room: where to look first.
+    note: Any = ""
 
 
 class Strip(NamedTuple):
@@ -50,19 +52,14 @@ def _figures(found: stats.Figures, request: HttpRequest, site: AdminSite) -> Ite
         may_view = display.may_view(request, site, model)
         return display.list_url(site, model, **parameters) if may_view else ""
 
-    yield Figure(_("Pending"), display.capped(found.depth), url(Job, status=Status.PENDING))
+    def held(lease: str) -> str:
+        return url(Lease, lease=lease) or url(Job, lease=lease)
+
     yield Figure(
         _("Oldest waits"),
         display.span(found.oldest_age),
         is_alarm=True,
         is_alarming=found.is_stuck,
-    )
-    yield Figure(_("In flight"), display.capped(found.in_flight), url(Job, lease="running"))
-    yield Figure(
-        _("Expired leases"),
-        display.capped(found.expired),
-        url(Job, lease="expired"),
-        is_bad=found.expired > 0,
     )
     letters = display.capped(found.dead_letters)
     yield Figure(
@@ -71,6 +68,14 @@ def _figures(found: stats.Figures, request: HttpRequest, site: AdminSite) -> Ite
         url(DeadLetter) and _groups_url(site),
         is_alarm=True,
         is_alarming=found.dead_letters > 0,
+    )
+    yield Figure(_("Pending"), display.capped(found.depth), url(Job, status=Status.PENDING))
+    yield Figure(_("In flight"), display.capped(found.in_flight), held("running"))
+    yield Figure(
+        _("Expired leases"),
+        display.capped(found.expired),
+        held("expired"),
+        is_bad=found.expired > 0,
     )
     yield Figure(_("Live workers"), str(found.live_workers), url(Worker))
 

@@ -212,7 +212,7 @@ class RecentFilter(SimpleListFilter):
 class EnqueuedFilter(RecentFilter):
     """Jobs by when they were enqueued."""
 
-    title = _("enqueued in")
+    title = _("time enqueued")
     parameter_name = "enqueued"
     column = "enqueued_at"
 
@@ -220,7 +220,7 @@ class EnqueuedFilter(RecentFilter):
 class DiedFilter(RecentFilter):
     """Dead letters by when they died."""
 
-    title = _("died in")
+    title = _("time of death")
     parameter_name = "died"
     column = "died_at"
 
@@ -228,7 +228,7 @@ class DiedFilter(RecentFilter):
 class EndedFilter(RecentFilter):
     """Attempts by when they ended."""
 
-    title = _("ended in")
+    title = _("time ended")
     parameter_name = "ended"
     column = "finished_at"
 

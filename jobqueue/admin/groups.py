@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
 from jobqueue import lifecycle
-from jobqueue.admin import display, filters, samples
+from jobqueue.admin import display, figures, filters, samples
 from jobqueue.admin.base import M, ReadOnlyAdmin
 from jobqueue.admin.sparkline import sparkline
 from jobqueue.models import DeadLetter
@@ -36,7 +36,7 @@ class Group(NamedTuple):
     """Dead letters of the same error."""
 
     fingerprint: str
-    size: int
+    size: str
     error: SafeString | str
     tasks: list[SafeString]
     more_tasks: int
@@ -87,6 +87,7 @@ class GroupedAdmin(ReadOnlyAdmin[M]):
             request,
             "admin/jobqueue/groups.html",
             _("Dead letters by error"),
+            strip=figures.strip(request, self.admin_site),
             found=self._find_groups(request),
             most_letters=MOST_LETTERS,
             empty_text=self.empty_text,
@@ -119,7 +120,7 @@ class GroupedAdmin(ReadOnlyAdmin[M]):
             given = fingerprint or filters.NONE
             yield Group(
                 fingerprint=fingerprint,
-                size=row["count"],
+                size=f"{row['count']:,}",
                 error=errors.get(row["sample"], display.NOTHING),
                 tasks=[display.task_name(name) for name in named[:MOST_TASKS]],
                 more_tasks=max(len(named) - MOST_TASKS, 0),

@@ -21,6 +21,7 @@ class Row(NamedTuple):
     """One line of the table."""
 
     attempt: Attempt
+    started: SafeString
     outcome: SafeString
     duration: str
     url: str
@@ -57,6 +58,7 @@ def history(request: HttpRequest, site: AdminSite, row: Model) -> History:
 def _row(attempt: Attempt, site: AdminSite | None, newest: Any) -> Row:
     return Row(
         attempt=attempt,
+        started=display.moment(attempt.started_at),
         outcome=display.badge(attempt.outcome, Outcome),
         duration=display.duration(attempt.duration),
         url=display.change_url(site, Attempt, attempt.pk) if site else "",

@@ -251,17 +251,16 @@ class LeaseAdmin(RequestAdmin[Lease]):
         """Return how much of the lease is left by the database's clock."""
         return time_left(lease)
 
-    @admin.display(description=gettext_lazy("share of the usual run time"))
+    @admin.display(description=gettext_lazy("of the usual run"))
     def share(self, lease: Any) -> Any:
         """Return how long the job has been held, in parts of what 95 % of its task's runs take."""
         if not lease.usual:
             return display.NOTHING
         held = (_now(lease) - lease.claimed_at).total_seconds()
-        text = _("%(percent)s %% of %(usual)s") % {
-            "percent": f"{100 * held / lease.usual:,.0f}",
-            "usual": display.duration(timedelta(seconds=lease.usual)),
-        }
-        return display.warning(text) if held > 2 * lease.usual else text
+        share, usual = held / lease.usual, display.duration(timedelta(seconds=lease.usual))
+        if share > 2:  # noqa: PLR2004 - twice
+            return display.warning(f"{share:,.0f} times {usual}")
+        return _("%(percent)s %% of %(usual)s") % {"percent": f"{share:.0%}"[:-1], "usual": usual}
 
     @admin.action(permissions=["extend"], description=gettext_lazy("Extend selected leases"))
     def extend(self, request: HttpRequest, queryset: QuerySet[Lease]) -> HttpResponse | None:

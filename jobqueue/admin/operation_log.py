@@ -66,7 +66,7 @@ class ActorFilter(filters.NameFilter):
 class AtFilter(filters.RecentFilter):
     """Lines by when it was done."""
 
-    title = _("done in")
+    title = _("time")
     parameter_name = column = "at"
 
 

@@ -99,7 +99,7 @@ class OverviewAdmin(ReadOnlyAdmin[Overview]):
         tries = stats.tries(span=span)
         return {
             "strip": strip._replace(figures=[each for each in strip.figures if not each.is_alarm]),
-            "alarms": panels.alarms(strip),
+            "alarms": panels.alarms(strip, queues),
             "queues": queues,
             "may_pause": panels.may_pause(request, self.admin_site),
             "history_title": _history_title(label, asked.queue),

@@ -9,17 +9,21 @@ from typing import Any, NamedTuple
 from django.contrib.admin import AdminSite
 from django.db.models import Model
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from jobqueue import stats
 from jobqueue.admin import display, pictures
 from jobqueue.admin.figures import Figure, Strip
 from jobqueue.admin.queues import controls
-from jobqueue.models import Attempt, DeadLetter, Job, Queue, Worker
+from jobqueue.models import Attempt, DeadLetter, Job, Lease, Queue, Worker
 from jobqueue.states import Status, WorkerState
 
 #: The least share that is shown in percent.
 LEAST = 0.01
+#: From when on the oldest age, and the share of attempts that fail, are red: as in the alert rules.
+TOO_OLD = timedelta(minutes=5)
+TOO_MANY_FAIL, FEWEST_ENDED = 0.2, 10
 
 
 class Links:
@@ -37,6 +41,10 @@ class Links:
         """Return the address of a row's page."""
         return display.change_url(self.site, model, pk) if self.may(model) else ""
 
+    def to_leases(self, **parameters: Any) -> str:
+        """Return the address of leases; of claimed jobs for who may see only those."""
+        return self.to_list(Lease, **parameters) or self.to_list(Job, **parameters)
+
     def may(self, model: type[Model]) -> bool:
         """Tell whether the user may open pages of the model."""
         return display.may_view(self.request, self.site, model)
@@ -47,9 +55,12 @@ class QueueRow(NamedTuple):
 
     name: str
     url: str
-    paused: Queue | None
+    found: stats.QueueFigures
     figures: list[Figure]
     controls: list[tuple[str, str, bool]]
+    #: Lead to what waits, and to what has died.
+    waiting_url: str
+    letters_url: str
 
 
 class TaskRow(NamedTuple):
@@ -69,13 +80,45 @@ class WorkerRow(NamedTuple):
     state: Any
     heartbeat: Any
     held: int
+    held_url: str
     load: int
 
 
-def alarms(strip: Strip) -> list[Figure]:
-    """Return the two figures that wake people up."""
-    found = [figure for figure in strip.figures if figure.is_alarm]
-    return [figure._replace(is_bad=figure.is_alarming) for figure in found]
+def alarms(strip: Strip, queues: list[QueueRow]) -> list[Figure]:
+    """Return the two figures that wake people up, each with the queue to look at first."""
+    oldest, letters = (figure for figure in strip.figures if figure.is_alarm)
+    is_late = any(_is_late(each.found) for each in queues)
+    return [
+        oldest._replace(is_bad=oldest.is_alarming or is_late, note=_oldest_note(queues)),
+        letters._replace(is_bad=letters.is_alarming, note=_letters_note(queues)),
+    ]
+
+
+def _is_late(queue: stats.QueueFigures) -> bool:
+    """Whether users wait for what nobody has held back on purpose."""
+    return not queue.paused and (queue.oldest_age or timedelta(0)) > TOO_OLD
+
+
+def _oldest_note(queues: list[QueueRow]) -> Any:
+    waiting = [each for each in queues if each.found.oldest_age is not None]
+    if not waiting:
+        return _("no job waits")
+    first = max(waiting, key=lambda each: each.found.oldest_age or timedelta(0))
+    text = _("in {queue}, which is paused") if first.found.paused else _("in {queue}")
+    return format_html(text, queue=_named(first.name, first.waiting_url))
+
+
+def _letters_note(queues: list[QueueRow]) -> Any:
+    dead = [each for each in queues if each.found.dead_letters]
+    if not dead:
+        return _("nothing has given up")
+    first = max(dead, key=lambda each: each.found.dead_letters)
+    text = _("most of them in {queue}") if len(dead) > 1 else _("in {queue}")
+    return format_html(text, queue=_named(first.name, first.letters_url))
+
+
+def _named(name: str, url: str) -> Any:
+    return display.link(url, name) if url else name
 
 
 def may_pause(request: HttpRequest, site: AdminSite) -> bool:
@@ -95,9 +138,11 @@ def queues(request: HttpRequest, site: AdminSite) -> list[QueueRow]:
         QueueRow(
             each.name,
             links.to_row(Queue, each.name) if each.name in known else "",
-            each.paused,
+            each,
             list(_figures(each, links)),
             controls(site, each.name, is_paused=bool(each.paused), back="overview") if may else [],
+            links.to_list(Job, queue=each.name, status=Status.PENDING),
+            links.to_list(DeadLetter, queue=each.name),
         )
         for each in found
     ]
@@ -108,18 +153,19 @@ def _figures(queue: stats.QueueFigures, links: Links) -> Iterator[Figure]:
     name, counted = queue.name, display.capped
     ended = queue.succeeded + queue.retried + queue.died
     failed = queue.retried + queue.died
+    yield Figure("", display.span(queue.oldest_age), is_bad=_is_late(queue))
+    dead = links.to_list(DeadLetter, queue=name) if queue.dead_letters else ""
+    yield Figure("", counted(queue.dead_letters), dead, is_bad=queue.dead_letters > 0)
     waiting = links.to_list(Job, queue=name, status=Status.PENDING)
     yield Figure("", counted(queue.depth), waiting if queue.depth else "")
-    yield Figure("", display.span(queue.oldest_age))
-    running = links.to_list(Job, queue=name, lease="running")
+    running = links.to_leases(queue=name, lease="running")
     yield Figure("", counted(queue.in_flight), running if queue.in_flight else "")
-    expired = links.to_list(Job, queue=name, lease="expired") if queue.expired else ""
+    expired = links.to_leases(queue=name, lease="expired") if queue.expired else ""
     yield Figure("", counted(queue.expired), expired, is_bad=queue.expired > 0)
-    dead = links.to_list(DeadLetter, queue=name) if queue.dead_letters else ""
-    yield Figure("", counted(queue.dead_letters), dead)
     for count in (queue.claimed, ended, queue.succeeded):
         yield Figure("", pictures.short(count / queue.minutes))
-    yield Figure("", percent(failed / ended) if ended else display.NOTHING)
+    is_bad = ended >= FEWEST_ENDED and failed / ended > TOO_MANY_FAIL
+    yield Figure("", percent(failed / ended) if ended else display.NOTHING, is_bad=is_bad)
 
 
 def tasks(request: HttpRequest, site: AdminSite, *, span: timedelta) -> list[TaskRow]:
@@ -136,7 +182,7 @@ def tasks(request: HttpRequest, site: AdminSite, *, span: timedelta) -> list[Tas
 def _cells(task: stats.TaskFigures) -> list[str]:
     spans = [_span(seconds) for seconds in (task.p50, task.p95, task.p99)]
     counts = (task.runs, task.retried, task.died)
-    return [*map(pictures.short, counts), *spans, display.span(task.lease)]
+    return [*(f"{count:,}" for count in counts), *spans, display.span(task.lease)]
 
 
 def _span(seconds: float | None) -> str:
@@ -161,19 +207,26 @@ def workers(request: HttpRequest, site: AdminSite) -> list[WorkerRow]:
         WorkerRow(
             each.worker,
             links.to_row(Worker, each.worker.pk),
-            display.badge(each.worker.state, WorkerState),
+            _state(each),
             _heartbeat(each),
             each.held,
+            links.to_leases(worker=each.worker.name) if each.held else "",
             round(100 * each.load),
         )
         for each in stats.workers()
     ]
 
 
+def _state(worker: stats.WorkerFigures) -> Any:
+    if worker.is_stale:
+        return display.warning(_("stale"))
+    return display.badge(worker.worker.state, WorkerState)
+
+
 def _heartbeat(worker: stats.WorkerFigures) -> Any:
     text = _("%(span)s ago") % {"span": display.span(worker.heartbeat_age)}
     if worker.is_stale:
-        return display.warning(_("silent: %(heard)s") % {"heard": text})
+        return text
     return display.mark("running", "♥", text)
 
 

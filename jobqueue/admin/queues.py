@@ -24,9 +24,14 @@ from jobqueue import lifecycle, stats
 from jobqueue.admin import display, operations, pauses
 from jobqueue.admin.base import OrderedChangeList, ReadOnlyAdmin
 from jobqueue.exceptions import InvalidJob
-from jobqueue.models import DeadLetter, Job, Overview, Queue
+from jobqueue.models import DeadLetter, Job, Lease, Overview, Queue
 from jobqueue.options import check_queue_name
 from jobqueue.states import Status
+
+
+def figures_by_name() -> dict[str, Any]:
+    """Return the figures of each queue."""
+    return pauses.by_name(stats.by_queue(limit=display.MOST_COUNTED + 1))
 
 
 class QueueList(OrderedChangeList):
@@ -35,7 +40,7 @@ class QueueList(OrderedChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Read the page, then the figures."""
         super().get_results(request)
-        found = pauses.by_name(stats.by_queue(limit=display.MOST_COUNTED + 1))
+        found = figures_by_name()
         self.result_list = list(self.result_list)
         for queue in self.result_list:
             queue.figures = found.get(queue.name)
@@ -46,8 +51,8 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
     """Queues that workers have seen, or that somebody has paused."""
 
     ordering = ("name",)
-    list_display = ("name", "condition", "depth", "oldest", "in_flight", "expired", "dead_letters")
-    fields = ("name", "condition", "paused_at", "paused_until", "paused_by", "pause_reason")
+    list_display = ("name", "condition", "oldest", "dead_letters", "depth", "in_flight", "expired")
+    fields = ("name", "condition", ("oldest", "dead_letters"), ("depth", "in_flight", "expired"))
     shows_figures = True
     shows_deeds = True
     empty_text = gettext_lazy(
@@ -64,6 +69,7 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
             .annotate(
                 is_paused=Exists(paused, output_field=BooleanField()),
                 has_jobs=self.is_visible(request, Job),
+                has_leases=self.is_visible(request, Lease),
                 has_letters=self.is_visible(request, DeadLetter),
             )
         )
@@ -71,6 +77,15 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the list with the figures."""
         return QueueList
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Queue | None:
+        """Return the queue with its figures."""
+        queue: Any = super().get_object(request, object_id, from_field)
+        if queue is not None:
+            queue.figures = figures_by_name().get(queue.name)
+        return queue  # type: ignore[no-any-return]
 
     @admin.display(description=gettext_lazy("state"))
     def condition(self, queue: Any) -> SafeString:
@@ -111,9 +126,10 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
         if not queue.figures:
             return display.NOTHING
         number = getattr(queue.figures, name)
-        if not (queue.has_jobs and number):
+        page = Lease if "lease" in parameters and queue.has_leases else Job
+        if not (number and (page is Lease or queue.has_jobs)):
             return display.capped(number)
-        url = display.list_url(self.admin_site, Job, queue=queue.name, **parameters)
+        url = display.list_url(self.admin_site, page, queue=queue.name, **parameters)
         return display.link(url, display.capped(number))
 
     def render_change_form(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.contrib.admin import AdminSite
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
+from django.utils.safestring import SafeString
 
 from jobqueue import registry
 from jobqueue.admin import display, payloads
@@ -22,7 +22,7 @@ MOST_REPLAYS = 20
 class Line(NamedTuple):
     """One replay; the texts are of the payload that it was edited from."""
 
-    at: datetime
+    at: SafeString
     actor: str
     reason: str
     death: Any
@@ -62,7 +62,7 @@ def _line(replay: Any, request: HttpRequest, site: AdminSite, row: Any, *, sees:
     is_edited = replay.args_text is not None
     names = payloads.argument_names(row.task) if row.task in registry.tasks else ()
     return Line(
-        at=replay.replayed_at,
+        at=display.moment(replay.replayed_at),
         actor=replay.actor,
         reason=replay.reason,
         death=dict(Reason.choices).get(replay.death_reason, replay.death_reason),

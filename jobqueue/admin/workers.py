@@ -19,7 +19,7 @@ from jobqueue import lifecycle, stats
 from jobqueue.admin import display
 from jobqueue.admin.actions import OperatedAdmin
 from jobqueue.admin.operations import Operation
-from jobqueue.models import Job, Worker
+from jobqueue.models import Job, Lease, Worker
 from jobqueue.querysets import ago
 from jobqueue.states import WorkerState
 
@@ -121,7 +121,9 @@ class WorkerAdmin(OperatedAdmin[Worker]):
         """Add the age of the heartbeat and the leases held, by the database's clock."""
         workers: Any = with_heartbeat_age(super().get_queryset(request))
         return workers.annotate(  # type: ignore[no-any-return]
-            leases_held=_leases_held(), has_list=self.is_visible(request, Job)
+            leases_held=_leases_held(),
+            has_list=self.is_visible(request, Job),
+            has_leases=self.is_visible(request, Lease),
         )
 
     @admin.action(
@@ -141,7 +143,7 @@ class WorkerAdmin(OperatedAdmin[Worker]):
     @admin.display(description=gettext_lazy("queues"))
     def served(self, worker: Worker) -> str:
         """Return the queues that the worker serves."""
-        return worker.queues or _("all")
+        return ", ".join(worker.queues.replace(",", " ").split()) or _("all")
 
     @admin.display(description=gettext_lazy("state"))
     def condition(self, worker: Worker) -> SafeString:
@@ -156,7 +158,8 @@ class WorkerAdmin(OperatedAdmin[Worker]):
     @admin.display(description=gettext_lazy("leases held"))
     def leases(self, worker: Any) -> Any:
         """Return how many jobs the worker holds, with a link to them."""
-        if not (worker.has_list and worker.leases_held):
+        if not (worker.leases_held and (worker.has_leases or worker.has_list)):
             return worker.leases_held
-        url = display.list_url(self.admin_site, Job, worker=worker.name)
+        page = Lease if worker.has_leases else Job
+        url = display.list_url(self.admin_site, page, worker=worker.name)
         return display.link(url, worker.leases_held)

@@ -25,6 +25,8 @@ GONE = timedelta(hours=1)
 FLUSH = (10.0, 15.0)
 #: How far into a minute a worker looks whether somebody has noted how the queues stand.
 INTO_THE_MINUTE = (1.0, 20.0)
+#: The first look comes sooner: after a deploy, and for workers that do not live long.
+FIRST_SAMPLE = (0.5, 5.0)
 #: How long until a chore that failed is tried again, in seconds.
 AGAIN = 15.0
 
@@ -63,7 +65,7 @@ class Janitor:
         self._closed: SimpleQueue[None] = SimpleQueue()
         self.flush = Chore(self._flush, failed="worker.count_failed", first=_between(*FLUSH))
         self.sample = Chore(
-            self._sample, failed="worker.sample_failed", first=_between(*INTO_THE_MINUTE)
+            self._sample, failed="worker.sample_failed", first=_between(*FIRST_SAMPLE)
         )
         self.prune = Chore(
             self._prune, failed="worker.prune_failed", first=_between(0, PAUSE), again=PAUSE
