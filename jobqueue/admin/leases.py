@@ -251,7 +251,7 @@ class LeaseAdmin(RequestAdmin[Lease]):
         """Return how much of the lease is left by the database's clock."""
         return time_left(lease)
 
-    @admin.display(description=gettext_lazy("share of the usual run time"))
+    @admin.display(description=gettext_lazy("of its usual run"))
     def share(self, lease: Any) -> Any:
         """Return how long the job has been held, in parts of what 95 % of its task's runs take."""
         if not lease.usual:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, ClassVar, NamedTuple
 
-import django
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
@@ -90,7 +89,6 @@ class OverviewAdmin(ReadOnlyAdmin[Overview]):
             "title": _("Overview"),
             "opts": self.opts,
             "media": self.media,
-            "lists_breadcrumbs": django.VERSION >= (6, 1),
             "now": timezone.now(),
             **self._panels(request, Asked.of(request)),
             **(extra_context or {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import django
 from django import template
 from django.contrib.admin import AdminSite
 from django.contrib.admin.sites import all_sites
@@ -23,6 +24,12 @@ def overview_strip(context: template.Context) -> dict[str, Any] | None:
     if not (site and display.may_view(request, site, Overview)):
         return None
     return {"strip": figures.strip(request, site), "url": display.list_url(site, Overview)}
+
+
+@register.simple_tag
+def breadcrumbs_are_a_list() -> bool:
+    """Return whether this Django shows where one is as a list, rather than in a row of links."""
+    return django.VERSION >= (6, 1)
 
 
 def _site(request: HttpRequest) -> AdminSite | None:
