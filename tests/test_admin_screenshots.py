@@ -2,89 +2,50 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.urls import reverse
 
-from demo_project.orders import tasks
 from jobqueue.models import DeadLetter
-from jobqueue.states import Reason
+from tests import outage
 from tests.browser import BrowserTestCase, superuser
-from tests.factories import AttemptFactory, DeadLetterFactory, JobFactory, WorkerFactory
-from tests.populated import TRACEBACK
 
-TALLEST = 1000
-MINUTE = timedelta(minutes=1)
-FAULTS = (
-    ("shop.errors.CarrierUnavailable", "no answer from the carrier within 5 s", 14),
-    ("smtplib.SMTPServerDisconnected", "Connection unexpectedly closed", 6),
-    ("KeyError", "'tax_id'", 2),
-)
+TALLEST = 1100
 
 
 class TestPictures(BrowserTestCase):
     @pytest.fixture(autouse=True)
     def folder_of_pictures(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
         self.folder = request.config.getoption("screenshots") or tmp_path
+        self.folder.mkdir(exist_ok=True)
 
     def setUp(self) -> None:
         super().setUp()
-        workers = [
-            WorkerFactory(name=f"web-{number}:{4000 + number}", host=f"web-{number}")
-            for number in (1, 2)
-        ]
-        for number in range(12):
-            task = (tasks.send_receipt, tasks.post_webhook, tasks.write_document)[number % 3]
-            work = {"task": task.name, "queue_name": task.queue_name}
-            JobFactory(**work, age=number * MINUTE, kwargs={"order_id": 4710 + number})
-            if number % 3 == 0:
-                JobFactory(**work, claimed=True, claimed_by=workers[number % 2].name)
-            JobFactory(**work, succeeded=True, finished_ago=number * MINUTE)
-        JobFactory(
-            task=tasks.post_webhook.name,
-            queue_name="webhooks",
-            claimed=True,
-            claimed_by="web-3:4003",
-            lease_left=-3 * MINUTE,
-        )
-        for number, (error_class, message, count) in enumerate(FAULTS):
-            for back in range(count):
-                DeadLetterFactory(
-                    task=tasks.post_webhook.name,
-                    queue_name="webhooks",
-                    kwargs={"order_id": 4700 + back},
-                    died_ago=(back * 7 + number) * MINUTE,
-                    error_class=error_class,
-                    message=message,
-                    fingerprint=f"{number + 1:016x}",
-                    reason=Reason.ATTEMPTS_EXHAUSTED,
-                )
-        self.letter = DeadLetter.objects.order_by("-died_at")[0]
-        for tried in range(1, 6):
-            AttemptFactory(
-                job=None,
-                job_id=self.letter.pk,
-                number=tried,
-                fence=tried,
-                task=self.letter.task,
-                queue_name=self.letter.queue_name,
-                error_class=self.letter.error_class,
-                message=self.letter.message,
-                traceback=TRACEBACK,
-                finished_ago=(6 - tried) * MINUTE,
-            )
+        self.letter = outage.write()
         self.log_in(superuser("alice"))
 
-    def take(self, name: str, path: str) -> None:
-        self.open(path)
-        self.save_picture(self.folder / f"{name}.png", tallest=TALLEST)
+    def take(self, name: str, *, tallest: int = TALLEST) -> None:
+        self.save_picture(self.folder / f"{name}.png", tallest=tallest)
 
     def test_are_taken(self) -> None:
-        letter = reverse("admin:jobqueue_deadletter_change", args=[self.letter.pk])
-        self.take("jobs", reverse("admin:jobqueue_job_changelist"))
-        self.take("dead-letter", letter)
+        self.open(reverse("admin:jobqueue_overview_changelist") + "?refresh=0")
+        assert self.has("svg")
+        self.take("overview", tallest=2000)
         self.prefer("dark")
-        self.take("dead-letter-dark", letter)
+        self.take("overview-dark", tallest=2000)
+        self.prefer("light")
+
+        self.open(reverse("admin:jobqueue_deadletter_groups"))
+        self.take("dead-letters-by-error")
+        self.press_link("Replay")
+        largest = DeadLetter.objects.filter(fingerprint=self.letter.fingerprint).count()
+        assert f"{largest} dead letters would go" in self.text
+        self.fill(rate=20, reason="the carrier is back")
+        self.take("dry-run")
+
+        self.open(reverse("admin:jobqueue_deadletter_change", args=[self.letter.pk]))
+        self.take("dead-letter", tallest=1500)
+        self.open(reverse("admin:jobqueue_lease_changelist"))
+        self.take("leases", tallest=850)
         assert self.complaints() == []
