@@ -92,7 +92,9 @@ class WorkerProcess:
             self.process = subprocess.Popen(
                 [*prefix, sys.executable, str(CHECKOUT / "manage.py"), "runworker", *arguments],
                 cwd=CHECKOUT,
-                env=process_environment(PGAPPNAME=session, **extra),
+                env=process_environment(
+                    **{"DJANGO_SETTINGS_MODULE": "tests.worker_settings"} | extra, PGAPPNAME=session
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
