@@ -133,8 +133,8 @@ class TestAViewer:
         for (view, _fields), form in operator.forms.items():
             for sent in payloads(form):
                 response = viewer.post(form.url, sent)
-                assert rows() == before, (form.url, sent)
                 assert view.endswith("_changelist") or response.status_code == 403, (form, sent)
+            assert rows() == before, form
 
         # Else the above would hold for forms that nobody could send.
         forms = operator.forms.items()

@@ -382,11 +382,14 @@ COUNTS = ("attempts", "max_attempts", "attempts_forgiven", "replays", "fence")
 
 
 @pytest.mark.django_db
-def test_whatever_happens_in_whatever_order() -> None:
+@pytest.mark.parametrize(
+    "examples", [12, pytest.param(100, marks=pytest.mark.chaos)], ids=["some", "many"]
+)
+def test_whatever_happens_in_whatever_order(examples: int) -> None:
     run_state_machine_as_test(
         Lifecycle,
         settings=settings(
-            max_examples=25,
+            max_examples=examples,
             stateful_step_count=30,
             deadline=None,
             database=None,
