@@ -28,6 +28,7 @@ CLAIMING = "jobqueue/stores/claiming.py"
 GENERIC = "jobqueue/stores/generic.py"
 SQLITE = "jobqueue/stores/sqlite.py"
 QUERYSETS = "jobqueue/querysets.py"
+ADVANCING = "jobqueue/lifecycle/advancing.py"
 JOBS = "jobqueue/lifecycle/jobs.py"
 LEASES = "jobqueue/lifecycle/leases.py"
 LETTERS = "jobqueue/lifecycle/letters.py"
@@ -42,6 +43,7 @@ AT_ONCE = "tests/test_interleavings.py"
 RESCUE = ("tests/test_rescue.py",)
 CLAIM = ("tests/test_claim.py",)
 PAUSE = ("tests/test_pause.py",)
+BULK = "tests/test_bulk.py"
 CONSTRAINTS = ("tests/test_constraints.py",)
 
 
@@ -263,6 +265,38 @@ _LOCKS = (
         "        DeadLetter.objects.using(using).filter(pk__in=ids).delete()\n",
         "",
         "tests/test_replay.py",
+    ),
+    mutant(
+        "bulk-unlocked",
+        "two workers may carry out one batch",
+        ADVANCING,
+        "rows = store(using).lock(_running(using).filter(pk=pk), skip_locked=True)",
+        "rows = _running(using).filter(pk=pk)",
+        f"{BULK}::TestAtOnce",
+    ),
+    mutant(
+        "bulk-rights",
+        "a bulk operation goes on without its actor's permission",
+        ADVANCING,
+        "if why := _forbidden(operation):",
+        'if why := "":',
+        f"{BULK}::TestPermission",
+    ),
+    mutant(
+        "bulk-until",
+        "a bulk operation takes letters that died after it was asked for",
+        ADVANCING,
+        ".open().filter(died_at__lte=operation.until)",
+        ".open()",
+        f"{BULK}::TestAdvance",
+    ),
+    mutant(
+        "bulk-fault",
+        "a fault in one bulk operation stops all workers",
+        ADVANCING,
+        "    except Exception as error:  # noqa: BLE001 - to look at rights",
+        "    except ZeroDivisionError as error:  # noqa: BLE001 - to look at rights",
+        f"{BULK}::TestFault",
     ),
     mutant(
         "cancel-unlocked",

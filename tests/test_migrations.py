@@ -11,7 +11,9 @@ from django.db import connection, models
 from django.db.migrations.loader import MigrationLoader
 
 from jobqueue import lifecycle
+from jobqueue.models import DeadLetter, Worker
 from tests import verbs
+from tests.factories import DeadLetterFactory, JobFactory, WorkerFactory
 from tests.tasks import noop
 
 TABLES = {"job", "attempt", "deadletter", "worker"}
@@ -39,6 +41,18 @@ class TestMigrate:
         job = noop.enqueue()
         lifecycle.settle([verbs.succeeded(verbs.claim_one())])
         assert verbs.where(job.pk) == "succeeded"
+
+    def test_keep_the_rows_there_were_both_ways(self) -> None:
+        job, letter, worker = JobFactory(), DeadLetterFactory(), WorkerFactory()
+        discarded = DeadLetterFactory()
+        lifecycle.discard([discarded.pk])
+        call_command("migrate", "jobqueue", "0002", verbosity=0)
+        call_command("migrate", "jobqueue", verbosity=0)
+        assert Worker.objects.get().name == worker.name
+        open_again = set(DeadLetter.objects.open().values_list("pk", flat=True))
+        assert open_again == {letter.pk, discarded.pk}
+        assert lifecycle.replay([letter.pk]) == [letter.pk]
+        assert verbs.where(job.pk) == verbs.where(letter.pk) == "pending"
 
 
 @pytest.mark.django_db

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue_many, stats
@@ -291,6 +291,18 @@ class TestWorkers:
             assert len(stats.workers()) == 3
         assert len(captured) == 2
         assert Job.objects.claimed().count() == 3
+
+
+class TestPooler:
+    def test_figures_need_no_cursor_that_outlives_its_statement(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """PgBouncer in transaction mode would ask another session for the rest of the rows."""
+        RollupFactory(minutes=2, succeeded=1, tries={"1": 1})
+        monkeypatch.setattr(connections["default"], "chunked_cursor", None)
+        assert sum(point.succeeded for point in stats.history(span=HOUR)) == 1
+        assert [task.succeeded for task in stats.by_task(span=HOUR)] == [1]
+        assert stats.tries(span=HOUR) == [(1, 1)]
 
 
 class TestPercentile:

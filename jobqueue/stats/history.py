@@ -74,7 +74,7 @@ def _sums(
     if queue_name is not None:
         rows = rows.filter(queue_name=queue_name)
     sums: defaultdict[datetime, Sums] = defaultdict(Sums)
-    for row in rows.values("start", *NUMBERS, "waits", "runs").iterator():
+    for row in rows.values("start", *NUMBERS, "waits", "runs"):
         sums[row["start"]].add(row)
     return sums
 

@@ -46,7 +46,7 @@ def by_task(*, span: timedelta, using: str | None = None) -> list[TaskFigures]:
     """Return the figures of each task that had anything done in the latest ``span``, by name."""
     using = using or router.db_for_read(Rollup)
     sums: defaultdict[str, Sums] = defaultdict(Sums)
-    for row in since(span, using=using).values("task", *NUMBERS, "runs").iterator():
+    for row in since(span, using=using).values("task", *NUMBERS, "runs"):
         sums[row["task"]].add(row)
     leases, usual = registry.leases(), usual_lease(using)
     return [
@@ -84,7 +84,7 @@ def tries(*, span: timedelta, using: str | None = None) -> list[tuple[int, int]]
     """Return how many jobs succeeded at which attempt; the last, 10, stands for any later one."""
     total: Counter[str] = Counter()
     rows = since(span, using=using or router.db_for_read(Rollup))
-    for found in rows.exclude(succeeded=0).values_list("tries", flat=True).iterator():
+    for found in rows.exclude(succeeded=0).values_list("tries", flat=True):
         add(total, found)
     return sorted((int(number), count) for number, count in total.items())
 
