@@ -88,6 +88,8 @@ else:
 JOBQUEUE = {
     # Retries within seconds, so that the demo ends within a minute.
     "BACKOFF": Exponential(base=timedelta(seconds=0.4), factor=2.0, cap=timedelta(seconds=3)),
+    # A METRICS_TOKEN of your own would let a Prometheus elsewhere read /metrics/jobqueue. Without
+    # one only this machine may: curl http://127.0.0.1:8000/metrics/jobqueue
 }
 
 #: Where shipped orders are announced; by default this project's own server answers.

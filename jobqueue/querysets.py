@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -176,7 +177,12 @@ class OperationLogQuerySet(QuerySet["OperationLog"]):
 
     def of(self, model: type[Model], pk: Any) -> OperationLogQuerySet:
         """What was done to one row, the newest first."""
-        return self.filter(target_type=model._meta.model_name, target_id=str(pk)).order_by("-pk")
+        return self.of_any([model], pk)
+
+    def of_any(self, models: Iterable[type[Model]], pk: Any) -> OperationLogQuerySet:
+        """What was done to rows of these models with this key, the newest first."""
+        kinds = [model._meta.model_name for model in models]
+        return self.filter(target_type__in=kinds, target_id=str(pk)).order_by("-pk")
 
     def update(self, **kwargs: Any) -> int:
         """Refuse it."""

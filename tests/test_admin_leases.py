@@ -204,6 +204,14 @@ class TestLog:
         for url in (page_url(line), list_url(OperationLog)):
             assert "hunter2" not in get(admin_client, url)
 
+    def test_of_a_replayed_letter_stands_on_the_page_of_the_job(self, admin_client: Client) -> None:
+        job = JobFactory()
+        OperationLogFactory(target_type="deadletter", target_id=str(job.pk), reason="tax is back")
+        OperationLogFactory(target_type="worker", target_id=str(job.pk), reason="of another")
+        html = get(admin_client, page_url(job))
+        assert "tax is back" in html
+        assert "of another" not in html
+
     @pytest.mark.parametrize("model", [Job, DeadLetter, Worker, Queue])
     def test_of_one_thing_stands_on_its_page(
         self, admin_client: Client, model: type[Model]

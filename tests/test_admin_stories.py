@@ -117,7 +117,7 @@ class TestANightOnCall(StoryTestCase):
         assert "Jobs are waiting and no worker has checked in" in self.find(".errornote").text
         oldest, letters = self.texts(".jobqueue-alarms .jobqueue-bad")
         assert oldest.startswith("Oldest waits ⚠ 1 h")
-        assert letters == "Dead letters ⚠ 17"
+        assert letters == "Dead letters ⚠ 17 in mail"
         self.press_link("17")
         assert self.texts(".jobqueue-groups .jobqueue-number") == ["12", "3", "2"]
 
@@ -126,7 +126,7 @@ class TestANightOnCall(StoryTestCase):
         assert "SMTPServerDisconnected" in largest.text
         self.press_element(largest.find_element("partial link text", "Replay"))
         assert "12 dead letters would go." in self.text
-        assert "The payloads of the newest 12 fit their tasks" in self.text
+        assert "All payloads fit their tasks" in self.text
         assert not BulkOperation.objects.exists()  # so far it was a dry run
         self.fill(rate=1, reason="the relay is back")
         self.press_button("Replay them")
@@ -180,7 +180,10 @@ class TestANightOnCall(StoryTestCase):
         wait_until(lambda: not BulkOperation.objects.exclude(state=BulkState.DONE).exists())
         self.open_overview()
         assert not self.has(".errornote, .jobqueue-bad, .jobqueue-paused")
-        assert self.texts(".jobqueue-alarms div") == ["Oldest waits -", "Dead letters 0"]
+        assert self.texts(".jobqueue-alarms div") == [
+            "Oldest waits - no job waits",
+            "Dead letters 0 nothing has given up",
+        ]
         assert "Live workers 1" in self.texts(".jobqueue-figures div")
 
 

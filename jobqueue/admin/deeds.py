@@ -11,8 +11,10 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from jobqueue.admin import display, payloads
-from jobqueue.models import OperationLog
+from jobqueue.models import DeadLetter, Job, OperationLog
 
+#: A job and its dead letter have one number, and one story.
+_WORK = (Job, DeadLetter)
 #: The table holds the newest lines; a link leads to the others.
 MOST_LINES = 20
 
@@ -42,9 +44,10 @@ def deeds(request: HttpRequest, site: AdminSite, row: Model) -> Deeds | None:
         return None
     # A proxy's rows are logged under the name of what they are.
     model: Any = row._meta.concrete_model
-    log = OperationLog.objects.using(row._state.db).of(model, row.pk)
+    models = _WORK if model in _WORK else (model,)
+    log = OperationLog.objects.using(row._state.db).of_any(models, row.pk)
     found = list(log[: MOST_LINES + 1])
-    search = f"{model._meta.model_name}:{row.pk}"
+    search = row.pk if model in _WORK else f"{model._meta.model_name}:{row.pk}"
     return Deeds(
         lines=[_line(each, site) for each in found[:MOST_LINES]],
         has_more=len(found) > MOST_LINES,

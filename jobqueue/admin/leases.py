@@ -134,9 +134,9 @@ class LeaseAdmin(RequestAdmin[Lease]):
         "id",
         "task_name",
         "left",
+        "share",
         "holder",
         "since",
-        "share",
         "queue_name",
     )
     list_filter = (

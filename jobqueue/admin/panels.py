@@ -103,9 +103,21 @@ def _oldest_note(queues: list[QueueRow]) -> Any:
     waiting = [each for each in queues if each.found.oldest_age is not None]
     if not waiting:
         return _("no job waits")
-    first = max(waiting, key=lambda each: each.found.oldest_age or timedelta(0))
-    text = _("in {queue}, which is paused") if first.found.paused else _("in {queue}")
-    return format_html(text, queue=_named(first.name, first.waiting_url))
+    waiting.sort(key=lambda each: each.found.oldest_age or timedelta(0), reverse=True)
+    first, active = waiting[0], next((each for each in waiting if not each.found.paused), None)
+    text = _("in {queue}")
+    if first.found.paused:
+        text = (
+            _("in {queue}, which is paused; {age} in {other}")
+            if active
+            else _("in {queue}, which is paused")
+        )
+    return format_html(
+        text,
+        queue=_named(first.name, first.waiting_url),
+        age=display.span(active.found.oldest_age) if active else "",
+        other=_named(active.name, active.waiting_url) if active else "",
+    )
 
 
 def _letters_note(queues: list[QueueRow]) -> Any:

@@ -26,8 +26,9 @@ FEWEST_ORDERS = 20
 ADMIN = "demo-admin"
 NEXT = """
 Next:     python manage.py runserver
-then      http://127.0.0.1:8000/admin/
+then      http://127.0.0.1:8000/admin/jobqueue/overview/
 login     {username} / {password}
+and       python manage.py runworker, in another terminal: what you replay there needs one
 """
 
 
