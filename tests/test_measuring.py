@@ -38,9 +38,9 @@ HOUR = timedelta(hours=1)
 NOOP = tasks.noop.name
 
 
-def wait_for_time_in_the_minute() -> None:
-    """Let no minute end in the middle of a test, however slow it is."""
-    wait_until(lambda: stats.now("default").second < 48, doing="the next minute")
+def wait_for_time_in_the_minute(*, since: float = 0) -> None:
+    """Let no minute end in the middle of a test, nor have begun so few seconds ago."""
+    wait_until(lambda: since <= stats.now("default").second < 48, doing="time in the minute")
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ class TestATally:
 @database
 class TestAFlush:
     def test_adds_to_the_minute_the_quarter_and_the_total(self, tally: Tally, at_once: Any) -> None:
-        wait_for_time_in_the_minute()
+        wait_for_time_in_the_minute(since=tallying.SLICE)
         for _ in range(2):
             JobFactory()
             at_once(verbs.succeeded(*claimed(tally)))
