@@ -177,6 +177,8 @@ class Scenario:
     def dismiss_workers(self) -> None:
         """End the workers and note how each ended."""
         self.doing = "stopping workers"
+        # One that is only starting does not hear the signal yet: it would be ended by it.
+        self.wait_for(lambda: all(map(_is_registered, self.fleet.running())), "the last to report")
         self.fleet.stop()
         self.evidence.ends = self.fleet.ends()
         self.progress.clear()
