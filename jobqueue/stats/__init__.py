@@ -6,7 +6,8 @@ limit, and what happened is read from the rollups that workers write.
 
 from jobqueue.stats.estimates import estimated_depth
 from jobqueue.stats.history import Point, history
-from jobqueue.stats.live import Figures, age_of, backlog, figures, live_workers, now, stale_after
+from jobqueue.stats.lanes import age_of
+from jobqueue.stats.live import Figures, backlog, figures, live_workers, now, stale_after
 from jobqueue.stats.queues import QueueFigures, QueueState, by_queue, states
 from jobqueue.stats.tasks import TaskFigures, by_task, tries, usual_lease, usual_run_time
 from jobqueue.stats.workers import WorkerFigures, workers

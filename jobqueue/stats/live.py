@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any, NamedTuple
 
 from django.db import router
-from django.db.models import (
-    Count,
-    DurationField,
-    Expression,
-    ExpressionWrapper,
-    F,
-    Max,
-    Min,
-    QuerySet,
-)
+from django.db.models import Count, Max, Min, QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from jobqueue import conf
 from jobqueue.models import DeadLetter, Job, Rollup, Worker
 from jobqueue.querysets import ago
-
-#: Oldest ages are looked for in no more lanes (a queue and a priority) than this.
-MOST_LANES = 100
-_LANES = ("queue_name", "-priority", "run_after", "id")
+from jobqueue.stats import lanes
+from jobqueue.stats.lanes import age_of
 
 
 class Figures(NamedTuple):
@@ -73,36 +60,18 @@ def backlog(
     With more of them than ``limit`` the depth is ``limit``, and the age is looked up rather than
     computed over all.
     """
-    pending = Job.objects.using(using or router.db_for_read(Job)).pending()
+    using = using or router.db_for_read(Job)
+    pending = Job.objects.using(using).pending()
     if queue_name is not None:
         pending = pending.filter(queue_name=queue_name)
     # The order of the claim index: a part of the table read from its start may hold none of them.
-    found = pending.order_by(*_LANES)[:limit].aggregate(
+    found = pending.order_by(*lanes.ORDER)[:limit].aggregate(
         depth=Count("pk"), age=age_of(Min("run_after"))
     )
     if limit is None or found["depth"] < limit:
         return found["depth"], found["age"]
-    return limit, max((head.age for head in islice(_lane_heads(pending), MOST_LANES)), default=None)
-
-
-def _lane_heads(pending: QuerySet[Job]) -> Iterator[Any]:
-    """Yield the first pending job of each lane, which is its oldest.
-
-    Each step is a look-up or two in the claim index, where a minimum would read all of it.
-    """
-    heads = (
-        pending.annotate(age=age_of(F("run_after")))
-        .only("queue_name", "priority")
-        .order_by(*_LANES)
-    )
-    head = heads.first()
-    while head:
-        yield head
-        same_queue = heads.filter(queue_name=head.queue_name)
-        head = (
-            same_queue.filter(priority__lt=head.priority).first()
-            or heads.filter(queue_name__gt=head.queue_name).first()
-        )
+    names = lanes.names(pending) if queue_name is None else [queue_name]
+    return limit, max(lanes.oldest(names, using=using).values(), default=None)
 
 
 def live_workers(*, using: str | None = None) -> int:
@@ -114,11 +83,6 @@ def live_workers(*, using: str | None = None) -> int:
 def stale_after() -> timedelta:
     """Return after what silence a worker counts as gone: three heartbeats, or one lease."""
     return conf.get().LEASE
-
-
-def age_of(instant: Expression | F) -> Any:
-    """Return how long ago ``instant`` was, by the database's clock."""
-    return ExpressionWrapper(Now() - instant, output_field=DurationField())
 
 
 def now(using: str) -> datetime:

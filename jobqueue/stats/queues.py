@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from itertools import islice
 from typing import Any, NamedTuple
 
 from django.db import router
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet, Sum
+from django.db.models import BooleanField, ExpressionWrapper, OuterRef, Q, QuerySet, Sum
 from django.db.models.functions import Now
 
 from jobqueue.measures import MINUTE, beginning
 from jobqueue.models import DeadLetter, Job, Queue, Rollup
-from jobqueue.stats.live import backlog, capped, now
+from jobqueue.stats import lanes
+from jobqueue.stats.live import backlog, now
 
 #: Queues are looked at one by one; no more of them than this, the first by name.
 MOST_QUEUES = 200
@@ -68,36 +69,58 @@ def by_queue(*, limit: int, using: str | None = None) -> list[QueueFigures]:
 def states(*, limit: int, using: str) -> list[QueueState]:
     """Return how each queue is, those with waiting jobs that no worker has seen included."""
     running, expired = _leased(limit, using)
+    names = _names({*running, *expired}, using)
+    counts = _counts(names, limit, using)
+    ages = _ages({name: depth for name, (depth, _letters) in counts.items()}, limit, using)
     return [
-        QueueState(
-            name,
-            *backlog(limit=limit, queue_name=name, using=using),
-            running[name],
-            expired[name],
-            capped(DeadLetter.objects.using(using).open().filter(queue_name=name), limit),
-        )
-        for name in _names({*running, *expired}, using)
+        QueueState(name, depth, ages.get(name), running[name], expired[name], letters)
+        for name, (depth, letters) in sorted(counts.items())
     ]
 
 
 def _names(leased: set[str], using: str) -> list[str]:
     """Return the names of the queues that have been seen, or in which something is to be done."""
     seen = Queue.objects.using(using).order_by("name").values_list("name", flat=True)
-    pending = Job.objects.using(using).pending()
-    letters = DeadLetter.objects.using(using).open()
     found = {*seen[:MOST_QUEUES], *leased}
-    for rows in (pending, letters):
-        found.update(islice(_distinct(rows), MOST_QUEUES))
+    for rows in (Job.objects.using(using).pending(), DeadLetter.objects.using(using).open()):
+        found.update(islice(lanes.names(rows), MOST_QUEUES))
     return sorted(found)[:MOST_QUEUES]
 
 
-def _distinct(rows: QuerySet[Any]) -> Iterator[str]:
-    """Yield each queue that rows name: a look-up in an index each, where DISTINCT reads all."""
-    names = rows.order_by("queue_name").values_list("queue_name", flat=True)
-    name = names.first()
-    while name is not None:
-        yield name
-        name = names.filter(queue_name__gt=name).first()
+def _counts(names: list[str], limit: int, using: str) -> dict[str, tuple[int, ...]]:
+    """Count the pending jobs and the dead letters of each queue, each at most to the limit."""
+
+    def rows(name: Any) -> list[QuerySet[Any]]:
+        letters = DeadLetter.objects.using(using).open().filter(queue_name=name).order_by()
+        return [_pending(name, limit, using), letters.values("pk")[:limit]]
+
+    depth, letters = map(lanes.CountOf, rows(OuterRef("name")))
+    found = lanes.of_each(names, using=using, depth=depth, letters=letters)
+    for name in set(names).difference(found):
+        found[name] = tuple(each.count() for each in rows(name))
+    return found
+
+
+def _ages(depths: Mapping[str, int], limit: int, using: str) -> dict[str, timedelta]:
+    """Return how long the oldest job of each queue has been due: computed, or looked up."""
+    few = [name for name, depth in depths.items() if 0 < depth < limit]
+    many = [name for name, depth in depths.items() if depth >= limit]
+    ages = lanes.oldest(many, using=using) if many else {}
+    if few:
+        age = lanes.age_of(lanes.EarliestOf(_pending(OuterRef("name"), limit, using)))
+        ages |= {name: age for name, (age,) in lanes.of_each(few, using=using, age=age).items()}
+    unseen = {
+        name: backlog(limit=limit, queue_name=name, using=using)[1]
+        for name in few
+        if name not in ages
+    }
+    return ages | {name: age for name, age in unseen.items() if age is not None}
+
+
+def _pending(name: Any, limit: int, using: str) -> QuerySet[Any]:
+    # The order of the claim index: a part of the table read from its start may hold none of them.
+    pending = Job.objects.using(using).pending().filter(queue_name=name)
+    return pending.order_by(*lanes.ORDER).values("run_after")[:limit]
 
 
 def _leased(limit: int, using: str) -> tuple[Counter[str], Counter[str]]:

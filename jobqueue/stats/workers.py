@@ -10,7 +10,8 @@ from django.db import router
 from django.db.models import F
 
 from jobqueue.models import Job, Worker
-from jobqueue.stats.live import age_of, stale_after
+from jobqueue.stats.lanes import age_of
+from jobqueue.stats.live import stale_after
 
 #: No more workers than this, by name, and no more leases of theirs, are looked at.
 MOST_WORKERS = 200
