@@ -12,6 +12,8 @@ from django.conf import settings
 
 #: The spans of rollups, in seconds: a minute, a quarter of an hour, and since for ever.
 MINUTE, QUARTER, EVER = 60, 900, 0
+#: The queue and the task of what all of them did together in a minute or a quarter.
+ALL = ("", "")
 #: How long rollups of each span are kept: an hour of minutes is drawn, and three let one look
 #: back from there; a day of quarters is drawn, and eight let one compare with a week ago.
 KEPT = {MINUTE: timedelta(hours=3), QUARTER: timedelta(days=8)}

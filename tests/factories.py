@@ -5,6 +5,7 @@ Instants are given as ages and computed by the database, so that the past is the
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +13,7 @@ import factory
 from django.db.models import Model
 
 from jobqueue import stats
-from jobqueue.measures import EVER, MINUTE, beginning, for_ever
+from jobqueue.measures import ALL, DISTRIBUTIONS, EVER, MINUTE, NUMBERS, add, beginning, for_ever
 from jobqueue.models import (
     Attempt,
     BulkOperation,
@@ -238,6 +239,24 @@ class RollupFactory(Rows[Rollup]):
     )
     queue_name = "default"
     task = "tests.tasks.noop"
+
+    @classmethod
+    def _create(cls, model_class: type[Rollup], *args: Any, **kwargs: Any) -> Rollup:
+        """Add it to what all queues did together, too, as a worker does."""
+        row = super()._create(model_class, *args, **kwargs)
+        if row.span == EVER:
+            return row
+        whole, _ = Rollup.objects.get_or_create(
+            span=row.span, start=row.start, queue_name=ALL[0], task=ALL[1]
+        )
+        for name in NUMBERS:
+            setattr(whole, name, getattr(whole, name) + getattr(row, name))
+        for name in DISTRIBUTIONS:
+            total = Counter(getattr(whole, name))
+            add(total, getattr(row, name))
+            setattr(whole, name, total)
+        whole.save()
+        return row
 
 
 class SampleFactory(Rows[Sample]):

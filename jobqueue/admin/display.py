@@ -23,6 +23,8 @@ from jobqueue.states import BulkState, Outcome, Status, WorkerState
 
 #: A figure is counted up to this and no further.
 MOST_COUNTED = 100_000
+#: There may be many queues: each is counted up to this.
+MOST_OF_A_QUEUE = 10_000
 
 #: What stands where there is nothing to show.
 NOTHING = "-"
@@ -145,7 +147,16 @@ def duration(value: timedelta) -> str:
 
 def capped(number: int) -> str:
     """Return a number that was counted no further than just beyond MOST_COUNTED."""
-    return f"{MOST_COUNTED:,}+" if number > MOST_COUNTED else f"{number:,}"
+    return _capped(number, MOST_COUNTED)
+
+
+def capped_of_a_queue(number: int) -> str:
+    """Return a number that was counted no further than just beyond MOST_OF_A_QUEUE."""
+    return _capped(number, MOST_OF_A_QUEUE)
+
+
+def _capped(number: int, most: int) -> str:
+    return f"{most:,}+" if number > most else f"{number:,}"
 
 
 def may_view(request: HttpRequest, site: AdminSite, model: type[Model]) -> bool:

@@ -143,7 +143,7 @@ def may_pause(request: HttpRequest, site: AdminSite) -> bool:
 def queues(request: HttpRequest, site: AdminSite) -> list[QueueRow]:
     """Return the queues, by name."""
     links, may = Links(request, site), may_pause(request, site)
-    found = stats.by_queue(limit=display.MOST_COUNTED + 1)
+    found = stats.by_queue(limit=display.MOST_OF_A_QUEUE + 1)
     names = [each.name for each in found]
     known = set(Queue.objects.filter(pk__in=names).values_list("pk", flat=True))
     return [
@@ -160,16 +160,25 @@ def queues(request: HttpRequest, site: AdminSite) -> list[QueueRow]:
     ]
 
 
+def depth(queue: stats.QueueFigures) -> str:
+    """Return how many jobs are pending: counted, or about as many as the database believes."""
+    if queue.depth > display.MOST_OF_A_QUEUE:
+        estimate = stats.estimated_depth(queue.name) or 0
+        if estimate > queue.depth:
+            return _("about %(count)s") % {"count": f"{estimate:,}"}
+    return display.capped_of_a_queue(queue.depth)
+
+
 def _figures(queue: stats.QueueFigures, links: Links) -> Iterator[Figure]:
     """Yield what stands beside a queue's name."""
-    name, counted = queue.name, display.capped
+    name, counted = queue.name, display.capped_of_a_queue
     ended = queue.succeeded + queue.retried + queue.died
     failed = queue.retried + queue.died
     yield Figure("", display.span(queue.oldest_age), is_bad=_is_late(queue))
     dead = links.to_list(DeadLetter, queue=name) if queue.dead_letters else ""
     yield Figure("", counted(queue.dead_letters), dead, is_bad=queue.dead_letters > 0)
     waiting = links.to_list(Job, queue=name, status=Status.PENDING)
-    yield Figure("", counted(queue.depth), waiting if queue.depth else "")
+    yield Figure("", depth(queue), waiting if queue.depth else "")
     running = links.to_leases(queue=name, lease="running")
     yield Figure("", counted(queue.in_flight), running if queue.in_flight else "")
     expired = links.to_leases(queue=name, lease="expired") if queue.expired else ""

@@ -31,7 +31,7 @@ from jobqueue.states import Status
 
 def figures_by_name() -> dict[str, Any]:
     """Return the figures of each queue."""
-    return pauses.by_name(stats.by_queue(limit=display.MOST_COUNTED + 1))
+    return pauses.by_name(stats.by_queue(limit=display.MOST_OF_A_QUEUE + 1))
 
 
 class QueueList(OrderedChangeList):
@@ -117,7 +117,7 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
         """Return how many dead letters there are, with a link to them."""
         if not queue.figures:
             return display.NOTHING
-        text = display.capped(queue.figures.dead_letters)
+        text = display.capped_of_a_queue(queue.figures.dead_letters)
         if not (queue.has_letters and queue.figures.dead_letters):
             return text
         return display.link(display.list_url(self.admin_site, DeadLetter, queue=queue.name), text)
@@ -128,9 +128,9 @@ class QueueAdmin(ReadOnlyAdmin[Queue]):
         number = getattr(queue.figures, name)
         page = Lease if "lease" in parameters and queue.has_leases else Job
         if not (number and (page is Lease or queue.has_jobs)):
-            return display.capped(number)
+            return display.capped_of_a_queue(number)
         url = display.list_url(self.admin_site, page, queue=queue.name, **parameters)
-        return display.link(url, display.capped(number))
+        return display.link(url, display.capped_of_a_queue(number))
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any

@@ -10,6 +10,7 @@ from time import monotonic
 from jobqueue import failpoints, stats
 from jobqueue.lifecycle.alias import alias, store
 from jobqueue.measures import (
+    ALL,
     DISTRIBUTIONS,
     EVER,
     MINUTE,
@@ -71,7 +72,8 @@ def _by_rollup(
             at = now - timedelta(seconds=asked - made)
             added[(EVER, for_ever(), *names)].add(counts)
             for span in (MINUTE, QUARTER):
-                added[(span, beginning(at, span), *names)].add(counts)
+                for whose in (names, ALL):
+                    added[(span, beginning(at, span), *whose)].add(counts)
     return dict(added)
 
 

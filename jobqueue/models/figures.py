@@ -14,7 +14,8 @@ from jobqueue.options import MAX_NAME
 class Rollup(models.Model):
     """What became of one task's jobs of one queue in one span of time.
 
-    Workers add to the rows what they have counted in memory, every few seconds. The distributions
+    Minutes and quarters also have a row of all together, whose queue and task are empty. Workers
+    add to the rows what they have counted in memory, every few seconds. The distributions
     are objects from the number of a bucket (:mod:`jobqueue.measures`) to how many fell into it.
     """
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django.db import router
 
-from jobqueue.measures import NUMBERS, beginning
+from jobqueue.measures import ALL, NUMBERS, beginning
 from jobqueue.models import Rollup, Sample
 from jobqueue.stats.live import now
 from jobqueue.stats.rollups import Sums, percentiles, width
@@ -70,9 +70,9 @@ def history(
 def _sums(
     seconds: int, first: datetime, end: datetime, queue_name: str | None, *, using: str
 ) -> defaultdict[datetime, Sums]:
-    rows = Rollup.objects.using(using).filter(span=seconds, start__gte=first, start__lt=end)
-    if queue_name is not None:
-        rows = rows.filter(queue_name=queue_name)
+    rows = Rollup.objects.using(using).filter(
+        span=seconds, start__gte=first, start__lt=end, queue_name=queue_name or ALL[0]
+    )
     sums: defaultdict[datetime, Sums] = defaultdict(Sums)
     for row in rows.values("start", *NUMBERS, "waits", "runs"):
         sums[row["start"]].add(row)

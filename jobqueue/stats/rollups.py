@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from django.db.models import QuerySet
 
-from jobqueue.measures import KEPT, MINUTE, NUMBERS, QUARTER, add, beginning, percentile
+from jobqueue.measures import ALL, KEPT, MINUTE, NUMBERS, QUARTER, add, beginning, percentile
 from jobqueue.models import Rollup
 from jobqueue.stats.live import now
 
@@ -44,7 +44,8 @@ def width(span: timedelta) -> int:
 
 
 def since(span: timedelta, *, using: str) -> QuerySet[Rollup]:
-    """Return the rollups of the latest ``span``, what is going on included."""
+    """Return the rollups of each queue and task in the latest ``span``, this minute included."""
     seconds = width(span)
     first = beginning(now(using) - span, seconds)
-    return Rollup.objects.using(using).filter(span=seconds, start__gte=first)
+    rows = Rollup.objects.using(using).filter(span=seconds, start__gte=first)
+    return rows.exclude(queue_name=ALL[0])

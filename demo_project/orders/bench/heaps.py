@@ -128,8 +128,11 @@ FROM (
     UNION ALL SELECT 900, generate_series(date_trunc('hour', now()) - interval '24 hours', now(),
         interval '15 minutes')
     UNION ALL SELECT 0, '1970-01-01 00:00:00+00'
-) AS spans, unnest({queues}) AS queue_name,
-    unnest(({tasks})[1:10]) AS task
+) AS spans, (
+    SELECT queue_name, task FROM unnest({queues}) AS queue_name, unnest(({tasks})[1:10]) AS task
+    UNION ALL SELECT '', ''
+) AS names
+WHERE span > 0 OR queue_name <> ''
 """
 SAMPLES = """
 INSERT INTO jobqueue_sample (minute, queue_name, depth, oldest_age, in_flight, dead_letters)
