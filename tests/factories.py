@@ -13,7 +13,16 @@ import factory
 from django.db.models import Model
 
 from jobqueue import stats
-from jobqueue.measures import ALL, DISTRIBUTIONS, EVER, MINUTE, NUMBERS, add, beginning, for_ever
+from jobqueue.measures import (
+    ALL,
+    DISTRIBUTIONS,
+    EVER,
+    MINUTE,
+    NUMBERS,
+    QUARTER,
+    beginning,
+    for_ever,
+)
 from jobqueue.models import (
     Attempt,
     BulkOperation,
@@ -242,21 +251,33 @@ class RollupFactory(Rows[Rollup]):
 
     @classmethod
     def _create(cls, model_class: type[Rollup], *args: Any, **kwargs: Any) -> Rollup:
-        """Add it to what all queues did together, too, as a worker does."""
-        row = super()._create(model_class, *args, **kwargs)
-        if row.span == EVER:
-            return row
-        whole, _ = Rollup.objects.get_or_create(
-            span=row.span, start=row.start, queue_name=ALL[0], task=ALL[1]
+        """Add it to all that a worker adds it to: its quarter, and what all queues did together."""
+        row = model_class(*args, **kwargs)
+        add_rollup(row)
+        return model_class.objects.get(
+            span=row.span, start=row.start, queue_name=row.queue_name, task=row.task
         )
-        for name in NUMBERS:
-            setattr(whole, name, getattr(whole, name) + getattr(row, name))
-        for name in DISTRIBUTIONS:
-            total = Counter(getattr(whole, name))
-            add(total, getattr(row, name))
-            setattr(whole, name, total)
-        whole.save()
-        return row
+
+
+def add_rollup(row: Rollup) -> None:
+    """Add what one minute or more of one task counted, to all the rows that a worker adds it to."""
+    spans = {row.span: row.start}
+    if row.span == MINUTE:
+        spans[QUARTER] = beginning(row.start, QUARTER)
+    for span, start in spans.items():
+        for queue_name, task in ((row.queue_name, row.task), ALL)[: 1 + (span != EVER)]:
+            key = {"span": span, "start": start, "queue_name": queue_name, "task": task}
+            _add_to(Rollup.objects.get_or_create(**key)[0], row)
+
+
+def _add_to(rollup: Rollup, row: Rollup) -> None:
+    for name in NUMBERS:
+        setattr(rollup, name, getattr(rollup, name) + getattr(row, name))
+    for name in DISTRIBUTIONS:
+        total = Counter(getattr(rollup, name))
+        total.update(getattr(row, name))
+        setattr(rollup, name, total)
+    rollup.save()
 
 
 class SampleFactory(Rows[Sample]):

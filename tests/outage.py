@@ -23,6 +23,7 @@ from tests.factories import (
     OperationLogFactory,
     QueueFactory,
     WorkerFactory,
+    add_rollup,
     minutes_ago,
 )
 
@@ -85,7 +86,8 @@ def write() -> DeadLetter:
     """Write the rows; return the letter that tells the most."""
     _workers_and_jobs()
     now = minutes_ago(0)
-    Rollup.objects.bulk_create(_rollups(now))
+    for row in _rollups(now):
+        add_rollup(row)
     Sample.objects.bulk_create(_samples(now))
     return _letters()
 

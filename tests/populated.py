@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from django.db.models.functions import Now, TruncMinute
 
+from jobqueue.measures import ALL, MINUTE, QUARTER
 from jobqueue.models import (
     BulkOperation,
     DeadLetter,
@@ -145,8 +146,9 @@ def _figures(number: int) -> None:
         # The next minute may begin between two of these, and then a row is there already.
         Rollup.objects.bulk_create(
             [
-                Rollup(span=60, start=minute, queue_name=QUEUE, task=task, **counts, **shapes)
-                for task in tasks
+                Rollup(span=span, start=minute, queue_name=name, task=task, **counts, **shapes)
+                for span in (MINUTE, QUARTER)
+                for name, task in (*((QUEUE, task) for task in tasks), ALL)
             ],
             ignore_conflicts=True,
         )

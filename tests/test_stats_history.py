@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import enqueue_many, stats
 from jobqueue.measures import EVER, QUARTER, bucket, percentile
-from jobqueue.models import DeadLetter, Job
+from jobqueue.models import DeadLetter, Job, Rollup
 from jobqueue.stats import queues
 from tests import tasks
 from tests.factories import (
@@ -171,7 +171,7 @@ class TestHistory:
 
     def test_of_a_day_has_quarters_of_an_hour(self) -> None:
         RollupFactory(span=QUARTER, minutes=60, succeeded=5)
-        RollupFactory(minutes=60, succeeded=700)
+        Rollup.objects.create(span=60, start=minutes_ago(60), queue_name="", task="", succeeded=700)
         points = stats.history(span=DAY)
         assert len(points) == 96
         assert {point.seconds for point in points} == {900}

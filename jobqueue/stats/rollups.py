@@ -13,6 +13,7 @@ from jobqueue.measures import ALL, KEPT, MINUTE, NUMBERS, QUARTER, add, beginnin
 from jobqueue.models import Rollup
 from jobqueue.stats.live import now
 
+HOUR = timedelta(hours=1)
 #: What is told of a distribution.
 SHARES = (0.5, 0.95, 0.99)
 
@@ -44,8 +45,11 @@ def width(span: timedelta) -> int:
 
 
 def since(span: timedelta, *, using: str) -> QuerySet[Rollup]:
-    """Return the rollups of each queue and task in the latest ``span``, this minute included."""
-    seconds = width(span)
+    """Return the rollups of each queue and task in the latest ``span``, this minute included.
+
+    From an hour on they are quarters, a fifteenth of the rows; the first may begin before the span.
+    """
+    seconds = QUARTER if span >= HOUR else MINUTE
     first = beginning(now(using) - span, seconds)
     rows = Rollup.objects.using(using).filter(span=seconds, start__gte=first)
     return rows.exclude(queue_name=ALL[0])
