@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobqueue import lifecycle
 from jobqueue.lifecycle import maintenance
-from jobqueue.measures import EVER, QUARTER
+from jobqueue.measures import EVER, QUARTER, beginning
 from jobqueue.models import Attempt, DeadLetter, Job, Replay, Rollup, Sample
 from jobqueue.querysets import ago
 from tests import verbs
@@ -151,16 +151,23 @@ class TestPrune:
 
     def test_keeps_figures_for_as_long_as_they_are_drawn(self) -> None:
         days = 24 * 60
-        for minutes in (10, 170, 190):
-            RollupFactory(minutes=minutes)
-        for minutes in (190, 7 * days, 9 * days):
-            RollupFactory(span=QUARTER, minutes=minutes)
+        young, old, past = (RollupFactory(minutes=minutes).start for minutes in (10, 170, 190))
+        recent, week, _more = (
+            RollupFactory(span=QUARTER, minutes=minutes).start
+            for minutes in (190, 7 * days, 9 * days)
+        )
         RollupFactory(span=EVER)
         for minutes in (190, 7 * days, 9 * days):
             SampleFactory(minutes=minutes)
-        assert lifecycle.prune() == NOTHING | {"rollups": 2, "samples": 1}
+        # Two rows each: what a task did, and what all did together.
+        assert lifecycle.prune() == NOTHING | {"rollups": 4, "samples": 1}
+        starts = {span: set[object]() for span in (60, QUARTER, EVER)}
+        for row in Rollup.objects.all():
+            starts[row.span].add(row.start)
+        assert starts[60] == {young, old}
+        of_minutes = {beginning(start, QUARTER) for start in (young, old, past)}
+        assert starts[QUARTER] == of_minutes | {recent, week}
         assert Rollup.objects.filter(span=EVER).count() == 1
-        assert Rollup.objects.count() == 5
         assert Sample.objects.count() == 2
 
     def test_can_be_told_to_stop_after_some_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
