@@ -14,7 +14,7 @@ from jobqueue.models import OperationLog, Queue
 from tests.admin_site import each_admin, make, pages
 from tests.test_admin_pages import assert_harmless
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.pages]
 
 CORPUS = {
     "markup": '</pre></td></script><script>alert(1)</script><img src=x onerror="alert(2)">\'',

@@ -25,7 +25,7 @@ from jobqueue.states import Status
 from tests.factories import AttemptFactory, JobFactory
 from tests.populated import populate
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.pages]
 
 #: What may hold secrets, or be too large to read by the hundred.
 LARGE = ("args", "kwargs", "result", "trace", "traceback")

@@ -17,7 +17,7 @@ from django.urls import resolve
 from demo_project.orders.bench.pages import every_page
 from tests.populated import populate
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.pages]
 
 #: Where Django's own chrome posts to: they are not about the queue.
 CHROME = ("/admin/logout/",)
