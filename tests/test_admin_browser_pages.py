@@ -31,9 +31,12 @@ AXE_OPTIONS = {
 }
 RUN_AXE = """
 const done = arguments[arguments.length - 1];
+// axe names an element as briefly as it can: say so if it stands among the breadcrumbs.
+const whole = target => document.querySelector(target)?.closest('.breadcrumbs')
+    ? `.breadcrumbs ${target}` : target;
 axe.run(document, arguments[0]).then(
     found => done(found.violations.flatMap(each => each.nodes.map(
-        node => [each.id, node.target.join(' '), node.failureSummary]))),
+        node => [each.id, whole(node.target.join(' ')), node.failureSummary]))),
     error => done([['axe itself', '', String(error)]]));
 """
 NARROW = 500
