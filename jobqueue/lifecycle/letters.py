@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from django.db.models import QuerySet
@@ -18,6 +19,9 @@ from jobqueue.payload import clean_text
 from jobqueue.stores.base import ReplayDeed
 
 _NOBODY = Actor("", "")
+
+#: Who and why, and where: what the operation log is told beside the letters.
+Log = dict[str, Any]
 
 
 @failpoints.around
@@ -40,24 +44,11 @@ def replay(
     """
     if target_queue:
         options.check_queue_name(target_queue)
-    using, replayed = alias(using), []
+    using = alias(using)
     deed = replay_deed(target_queue, operation, by, reason)
-    after = {"queue": target_queue} if target_queue else None
-    for batch in batches(letter_ids):
-        with store(using).transaction():
-            ids = move_back(batch, deed, using=using)
-            record(
-                "replay",
-                DeadLetter,
-                ids,
-                after=after,
-                by=by,
-                reason=reason,
-                correlation_id=correlation_id,
-                using=using,
-            )
-        replayed += ids
-    return replayed
+    log: Log = {"by": by, "reason": reason, "correlation_id": correlation_id, "using": using}
+    log["after"] = {"queue": target_queue} if target_queue else None
+    return _do("replay", letter_ids, partial(move_back, deed=deed, using=using), log)
 
 
 def replay_deed(
@@ -93,21 +84,10 @@ def discard(
     using: str | None = None,
 ) -> int:
     """Mark open dead letters as dealt with; return how many. They stay, and can be restored."""
-    using, count = alias(using), 0
-    for batch in batches(letter_ids):
-        with store(using).transaction():
-            ids = mark_discarded(batch, by=by, reason=reason, using=using)
-            record(
-                "discard",
-                DeadLetter,
-                ids,
-                by=by,
-                reason=reason,
-                correlation_id=correlation_id,
-                using=using,
-            )
-        count += len(ids)
-    return count
+    using = alias(using)
+    log: Log = {"by": by, "reason": reason, "correlation_id": correlation_id, "using": using}
+    mark = partial(mark_discarded, by=by, reason=reason, using=using)
+    return len(_do("discard", letter_ids, mark, log))
 
 
 def mark_discarded(
@@ -134,24 +114,16 @@ def restore(
     using: str | None = None,
 ) -> int:
     """Make discarded dead letters open again; return how many."""
-    using, count = alias(using), 0
-    for batch in batches(letter_ids):
-        with store(using).transaction():
-            letters = DeadLetter.objects.using(using)
-            ids = _locked(letters.discarded().filter(pk__in=batch), using)
-            unmarked = {"discarded_at": None, "discarded_by": "", "discard_reason": ""}
-            letters.filter(pk__in=ids).update(**unmarked)
-            record(
-                "restore",
-                DeadLetter,
-                ids,
-                by=by,
-                reason=reason,
-                correlation_id=correlation_id,
-                using=using,
-            )
-        count += len(ids)
-    return count
+    using = alias(using)
+    log: Log = {"by": by, "reason": reason, "correlation_id": correlation_id, "using": using}
+    return len(_do("restore", letter_ids, partial(_unmark, using=using), log))
+
+
+def _unmark(letter_ids: Sequence[int], *, using: str) -> list[int]:
+    letters = DeadLetter.objects.using(using)
+    ids = _locked(letters.discarded().filter(pk__in=letter_ids), using)
+    letters.filter(pk__in=ids).update(discarded_at=None, discarded_by="", discard_reason="")
+    return ids
 
 
 @failpoints.around
@@ -169,23 +141,29 @@ def delete_letters(
     """
     if not conf.get().DELETE_DEAD_LETTERS:
         raise DeletionIsOff("set DELETE_DEAD_LETTERS to delete dead letters for ever")
-    using, count = alias(using), 0
+    using = alias(using)
+    log: Log = {"by": by, "reason": reason, "correlation_id": correlation_id, "using": using}
+    return len(_do("delete", letter_ids, partial(_delete, using=using), log))
+
+
+def _delete(letter_ids: Sequence[int], *, using: str) -> list[int]:
+    letters = DeadLetter.objects.using(using)
+    ids = _locked(letters.discarded().filter(pk__in=letter_ids), using)
+    letters.filter(pk__in=ids).delete()
+    return ids
+
+
+def _do(
+    action: str, letter_ids: Iterable[int], change: Callable[[list[int]], list[int]], log: Log
+) -> list[int]:
+    """Change letters a batch at a time, each with its lines in the operation log; return which."""
+    changed: list[int] = []
     for batch in batches(letter_ids):
-        with store(using).transaction():
-            letters = DeadLetter.objects.using(using)
-            ids = _locked(letters.discarded().filter(pk__in=batch), using)
-            letters.filter(pk__in=ids).delete()
-            record(
-                "delete",
-                DeadLetter,
-                ids,
-                by=by,
-                reason=reason,
-                correlation_id=correlation_id,
-                using=using,
-            )
-        count += len(ids)
-    return count
+        with store(log["using"]).transaction():
+            ids = change(batch)
+            record(action, DeadLetter, ids, **log)
+        changed += ids
+    return changed
 
 
 def _locked(letters: QuerySet[DeadLetter], using: str) -> list[Any]:
